@@ -26,7 +26,7 @@ TYPED := autodeploy api cost_models hardware_profiles docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak stability freeze wheelhouse calibrate accuracy generation rl backtest scoreboard flags docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak recommended stability freeze wheelhouse calibrate accuracy generation rl backtest scoreboard flags docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -84,6 +84,9 @@ $(VENV)/probe/bin/python: | $(STAMP)
 soak: $(STAMP) $(TORCH_PYTHON) ## Run many faults, much load, bad input, a large database and real training; one JSON line a figure
 	@$(BIN)/python -m tests.soak
 	@$(BIN)/python -m tests.soak.real_training --python $(TORCH_PYTHON)
+
+recommended: $(STAMP) ## Hold what is recommended against searches with a feature forced or axes fixed; one JSON line each
+	@$(BIN)/python -m tests.soak.recommended
 
 stability: $(STAMP) ## Search twelve specs again wherever their uncertain numbers may be, about an hour; docs/stability.md
 	@$(BIN)/python -m docs.stability

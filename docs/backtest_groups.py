@@ -18,7 +18,7 @@ from autodeploy.calibration.families import family_of
 from autodeploy.calibration.record_prediction import predict_record
 from autodeploy.costs.prediction_spread import coverage
 from autodeploy.costs.steps.scenarios import step_times_in
-from autodeploy.search.ranking.regret import cautious_order, regret_median, regret_p80, with_unproven_gains
+from autodeploy.search.ranking.regret import cautious_order, regrets, with_unproven_gains
 from autodeploy.search.ranking.sensitivities import Responses
 from autodeploy.search.ranking.uncertainty import run_of
 from autodeploy.search.ranking.uncertainty_set import error_box
@@ -204,4 +204,4 @@ def averse_order(
     shares = share_draws(frozenset().union(*unproven), DRAWS)
     drawn = with_unproven_gains(answers.at(box.draws(DRAWS)), nominal, unproven, shares)
     rests = np.array([len(each) for each in unproven])
-    return tuple(int(place) for place in cautious_order(regret_p80(drawn), regret_median(drawn), rests, rests))
+    return tuple(int(place) for place in cautious_order(1.0 + regrets(drawn).mean(axis=0), rests, rests))

@@ -17,6 +17,7 @@ from autodeploy.search.choices.effort import budget
 from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.plans import layouts_of_solved, plans_of_solved
 from autodeploy.search.ranking.selection import weight_of
+from autodeploy.search.run_price import price_of
 
 if TYPE_CHECKING:
     from autodeploy.costs.steps.scenarios import World
@@ -37,11 +38,13 @@ class Planned:
         asked = searched.request(spec.search.top_k, spec.search.gap, planner.budget_of(spec))
         frontier = best_first(asked, keep=from_search(spec.search.top_k))
         weight = partial(weight_of, objective=spec.search.objective)
-        advice = Adviser(p.profile, searched, frontier, spec.search.top_k, planner.budget_of(spec), weight).advise()
-        assert advice is not None
-        self.advice: Advice = advice
+        price = price_of(spec, frontier.best[0].solution.step_s)
+        budget_asked = planner.budget_of(spec)
+        self.advice: Advice = Adviser(
+            p.profile, searched, frontier, spec.search.top_k, budget_asked, weight, price
+        ).advise()
         self._searched = searched
-        self._layouts = layouts_of_solved([each.solved for each in advice.weighed])
+        self._layouts = layouts_of_solved([each.solved for each in self.advice.weighed])
         self._tree, _ = legal_tree(spec.search, p.context, p.profile, p.choice)
         short = spec.search.model_copy(update={"effort": "fast", "top_k": 1})
         # Nothing is proven here: plans alone are wanted.

@@ -56,7 +56,7 @@ HEADING = """<!-- Made by `make stability`. Change the code, not this page. -->
 Every spec is planned once. Then it is searched again in {draws} joint draws of its
 [error box](reference/error_box.md). *Regret* is how much longer a plan takes there than the best one found there among
 those that fit with 90 %: by a search of effort `fast` of the whole space, or among the plans that the ranking
-considered. A plan with less counts as in the ranking: as itself or, where it does not fit, as the recommended one.
+considered. A plan counts as in the ranking: as itself or, where it does not fit, as the one that is launched instead.
 
 With *memory known*, in every fourth draw, the peak of memory is drawn too, from the spread of the records' peaks, and
 the best one is that of those that turn out to fit there: what a tenth of a chance to run out of memory costs against
@@ -85,15 +85,17 @@ def held(name: str, spec: Spec, count: int) -> dict[str, Any]:
     box, first = advice.responses.box, advice.weighed[0].solved
     sigma = memory_spread_of(first.candidate, first.context).log_sigma
     chances = np.array([each.p_fits for each in advice.weighed])
-    neutral, least = advice.weighed.index(advice.fastest), advice.least_p_fits
+    neutral = advice.weighed.index(advice.fastest)
+    place_of = {each.row: place for place, each in enumerate(advice.weighed)}
+    instead = [place_of[each.instead] for each in advice.weighed]
 
     def regret(world: World, level: float, *, known: bool) -> list[float]:
         """In a world in which peaks are at this percentile of their spread, or must be expected to be."""
         times, factor = planned.known_s(world), float(np.exp(NORMAL.inv_cdf(level) * sigma))
         fitting = np.where(level <= chances, times, np.inf)
         best = min(planned.best_s(world, factor), float(fitting.min()))
-        # As in the ranking: one that may not fit counts as itself or, instead, the recommended one.
-        own = fitting if known else np.where(chances >= least, times, chances * times + (1.0 - chances) * times[0])
+        # As in the ranking: one that may not fit counts as itself or as what is launched instead.
+        own = fitting if known else chances * times + (1.0 - chances) * times[instead]
         return [round(min(LOST, max(0.0, float(own[place] / best - 1.0))), 6) for place in (0, neutral)]
 
     worlds = [box.world(row) for row in box.draws(count)]

@@ -95,7 +95,7 @@ def plan(
     found = factories.plan_set(n_plans, search_id=search_id, spec=spec, created_at=created_at)
     search = found.search.model_copy(update={"profile_hash": profile_hash(spec.cluster)})
     found = found.model_copy(update={"search": search})
-    return factories.cautious(found) if spec.search.risk == "averse" else found
+    return factories.cautious(found) if spec.search.risk_terms.rule == "averse" else found
 
 
 def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool]) -> None:

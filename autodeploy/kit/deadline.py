@@ -25,8 +25,10 @@ LAST_S: Final = 0.6
 """After the limit, or after somebody asked to stop, nothing is computed any more."""
 FOR_THE_END: Final = 0.3
 MOST_FOR_THE_END_S: Final = 3.0
-"""Of the time limit, what is kept for describing the plans that were found: a share, and at most seconds of computing.
-"""
+"""Of the time limit, what is kept for weighing and describing the plans that were found: a share, and at most seconds
+of computing."""
+FOR_THE_REPORT: Final = 0.5
+"""Of what is kept, for describing them."""
 WITHOUT_PLAN: Final = 0.4
 """Of what is kept, as long as there is no plan to describe."""
 POLL_S: Final = 0.04
@@ -48,7 +50,8 @@ class Overdue(BaseException):
 class Deadline:
     """Says when to stop: the user cancels, or the time limit is near.
 
-    Calling it is true once the present part is to end: at first the search, after `finish` also its report.
+    Calling it is true once the present part is to end: at first the search, after `weigh` the ranking by risk, after
+    `finish` also its report.
 
     Parameters
     ----------
@@ -83,6 +86,12 @@ class Deadline:
     def has_plan(self) -> None:
         """There is a plan that has to be described."""
         self._part_end = self._end - self._kept_s
+
+    def weigh(self) -> bool:
+        """From now on for weighing what was found; whether there is only what was kept for it."""
+        hurried = self()
+        self._part_end = self._end - FOR_THE_REPORT * self._kept_s
+        return hurried
 
     def finish(self) -> bool:
         """From now on for the report of what was found; whether there is no time but for the plans themselves."""

@@ -31,7 +31,7 @@ EXPLAINED = frozenset({"public recipe", "your script", "proven features"})
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     """The sentences that a reader of the ranking needs, those about every time first."""
-    makers = (rescaled_line, reference_line, fastest_line, valley_line, risk_line)
+    makers = (rescaled_line, reference_line, trial_line, fastest_line, valley_line, risk_line)
     return [line for line in (of(plan_set, lang) for of in makers) if line is not None]
 
 
@@ -101,6 +101,25 @@ def bet_in_words(bet: Bet, lang: Language) -> str:
     return text + report_text(lang, "bet_cost", pct=f"{bet.cost_pct:.1f}")
 
 
+def trial_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """That the first plan may not start, how to try it, and what to launch then; None where it surely enough does."""
+    instead = None if plan_set.risk is None else plan_set.risk.instead
+    other = next((plan for plan in plan_set.plans if plan.plan_id == instead), None)
+    if other is None:
+        return None
+    first = plan_set.plans[0]
+    starts = first.p_fits if first.p_starts is None else first.p_starts
+    return report_text(
+        lang,
+        "try_first",
+        starts=chance(1.0 if starts is None else starts),
+        command=f"autodeploy export {first.plan_id} --to {plan_set.search.spec['search']['target']}",
+        rank=other.rank,
+        step=seconds(other.step_time_s),
+        chance=chance(1.0 if other.p_fits is None else other.p_fits),
+    )
+
+
 def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
     """How many layouts are nearly as fast, what they share and which of them is proven best."""
     valley = plan_set.valley
@@ -136,14 +155,18 @@ def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
         return None
     if risk.risk == "neutral":
         return report_text(lang, "ranked_neutral")
-    text = report_text(
-        lang,
-        "ranked_averse",
-        draws=f"{risk.draws:,}",
-        numbers=len(risk.box),
-        compared=f"{risk.compared:,}",
-        chance=chance(risk.least_p_fits),
-    )
+    facts = {"compared": f"{risk.compared:,}", "chance": chance(risk.least_p_fits)}
+    if risk.draws:
+        facts |= {"draws": f"{risk.draws:,}", "numbers": f"{len(risk.box):,}"}
+    if risk.failed_launch_hours is None or risk.restart_hours is None or risk.run_days is None:
+        text = report_text(lang, "ranked_averse", **facts)
+    else:
+        facts |= {
+            "failed": f"{risk.failed_launch_hours:g}",
+            "restart": f"{risk.restart_hours:g}",
+            "days": f"{risk.run_days:.3g}",
+        }
+        text = report_text(lang, "ranked_by_cost" if risk.draws else "ranked_by_cost_as_predicted", **facts)
     if risk.proven_share is not None:
         share = percent(risk.proven_share, 0)
         if risk.proven_share_sigma is not None:

@@ -29,6 +29,7 @@ from autodeploy.search.ranking.reference_plans import BesidePlans
 from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found
 from autodeploy.search.ranking.selection import weight_of
 from autodeploy.search.run_planning import OBJECTIVE, plan_time_to_train, spare_rows
+from autodeploy.search.run_price import price_of
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import spec_hash
 
@@ -91,7 +92,7 @@ def plan(
         looked = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
         searched, frontier, report = looked.searched, looked.frontier, looked.report
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
-        advice = stop.search(lambda: _advice(prepared, searched, frontier, stop, alone=alone))
+        advice = _advice(prepared, searched, frontier, stop, alone=alone)
         outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
         result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, looked.enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
@@ -122,7 +123,7 @@ class UpdateSearch:
         refuse_unsaved(spec, prepared.profile.vendor)
         looked = _look(prepared, spec, stop, started, None, alone=True)
         frontier = looked.frontier
-        advice = stop.search(lambda: _advice(prepared, looked.searched, frontier, stop, alone=True))
+        advice = _advice(prepared, looked.searched, frontier, stop, alone=True)
         return layouts_found(prepared, looked.searched, frontier, advice)
 
     def why_none(self, spec: Spec) -> Infeasible | None:
@@ -199,14 +200,23 @@ def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline
 def _advice(
     prepared: Prepared, searched: Searched, frontier: SearchState, stop: Deadline, *, alone: bool
 ) -> Advice | None:
-    """The ranking by risk, where the spec wants one and there is something to rank."""
+    """The ranking by risk, where the spec wants one and there is something to rank: however short the time is."""
     spec = prepared.spec
-    if spec.search.risk == "neutral" or not frontier.best or frontier.cancelled or _for_memory(spec):
+    if not frontier.best or _for_memory(spec):
         return None
+    neutral = spec.search.risk_terms.rule == "neutral"
+    if neutral and alone:
+        return None
+    hurried = stop.weigh()
     weight = partial(weight_of, objective=spec.search.objective)
-    return Adviser(
-        prepared.profile, searched, frontier, spec.search.top_k, budget_of(spec, alone=alone), weight, stop
-    ).advise()
+    price = price_of(spec, frontier.best[0].solution.step_s)
+    adviser = Adviser(
+        prepared.profile, searched, frontier, spec.search.top_k, budget_of(spec, alone=alone), weight, price, stop
+    )
+    if neutral:
+        frontier.best = stop.search(adviser.by_prediction) or frontier.best
+        return None
+    return stop.search(partial(adviser.advise, hurried=hurried)) or adviser.so_far
 
 
 def _price_of_target(prepared: Prepared, frontier: SearchState, stop: Deadline) -> Unrestricted:

@@ -338,11 +338,14 @@ class BoxNumber(Document):
 
 
 class RiskRanking(Document):
-    """What plans are ranked by: the 80th percentile, over shared draws of the error box, of how much longer a plan
-    takes than the best one there, among plans that fit with at least this probability.
+    """What plans are ranked by: the expected cost of a step over shared draws of the error box, failed launches and
+    restarts included, among plans that fit with at least this probability.
 
-    compared: plans. proven_share: of the predicted gain of a feature or degree that no run has, the share that came
-    true on records that were left out; its standard deviation.
+    compared: plans. draws: 0 where there was no time for any. proven_share: of the predicted gain of a feature or
+    degree that no run has, the share that came true on records that were left out; its standard deviation.
+    failed_launch_hours, restart_hours, run_days: what a plan that does not start costs and what an out-of-memory later,
+    in a run of this length; absent in rankings of earlier versions, which were by regret. instead: the plan to launch
+    where the first does not start; absent where it surely enough does.
     """
 
     risk: Literal["averse", "neutral"]
@@ -351,6 +354,10 @@ class RiskRanking(Document):
     least_p_fits: float
     proven_share: float | None = None
     proven_share_sigma: float | None = None
+    failed_launch_hours: float | None = None
+    restart_hours: float | None = None
+    run_days: float | None = None
+    instead: str | None = None
     box: tuple[BoxNumber, ...] = ()
 
 
@@ -415,9 +422,18 @@ class Plan(Told):
     p_fits: Annotated[
         float | None, Field(ge=0, le=1, description="probability that the peak stays within memory_limit_gib")
     ] = None
+    p_starts: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description="the same of the first steps: what is left of p_fits is chance later in the run",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
     expected_step_time_s: Annotated[
         float | None,
-        Field(description="unproven gains scaled by the realised share, plans that may not fit weighted by p_fits"),
+        Field(description="mean over draws, unproven gains scaled by the realised share, failed launches included"),
     ] = None
     regret_p80_pct: Annotated[
         float | None,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args
 
 from pydantic import (
     BeforeValidator,
+    Discriminator,
     Field,
+    Tag,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -201,6 +203,37 @@ def _switch(value: Any) -> Any:
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
+Rule = Literal["averse", "neutral"]
+
+
+class RiskTerms(Document):
+    """What risks cost. P(fits) has two parts: whether a plan starts, which one launch shows, and whether it runs out of
+    memory later, by chance.
+    """
+
+    rule: Annotated[
+        Rule,
+        Field(description="averse: the least expected cost; neutral: the predicted objective alone"),
+    ] = "averse"
+    floor: Annotated[
+        float, Field(ge=0, lt=1, description="P(fits) below which no plan is recommended while another one is above")
+    ] = 0.75
+    failed_launch_hours: Annotated[
+        float, Field(ge=0, le=10_000, description="of the whole cluster, for a plan that does not start")
+    ] = 1.0
+    restart_hours: Annotated[
+        float, Field(ge=0, le=10_000, description="for an out-of-memory later, with the work that is lost")
+    ] = 1.0
+    run_days: Annotated[float, Field(gt=0, le=10_000, description="length of the run where the spec has no tokens")] = (
+        30.0
+    )
+
+
+def _risk_branch(value: Any) -> str:
+    """Whether a rule is named or a document of terms given, as the labels of branches that pointers leave out."""
+    return "dict[terms]" if isinstance(value, dict | RiskTerms) else "literal[word]"
+
+
 class SearchSpec(Document):
     """The search. Defaults suit a launch with MindSpeed-LLM."""
 
@@ -249,10 +282,11 @@ class SearchSpec(Document):
     time_limit_s: Annotated[Seconds, Field(le=86_400)] = 120.0
     mode: Literal["reproducible", "fast"] = "reproducible"
     risk: Annotated[
-        Literal["averse", "neutral"],
+        Annotated[Rule, Tag("literal[word]")] | Annotated[RiskTerms, Tag("dict[terms]")],
+        Discriminator(_risk_branch),
         Field(
-            description="averse: by regret under uncertainty, among plans that fit with 90 %; neutral: by the "
-            "predicted objective alone"
+            description="averse: by the expected cost, failed launches and restarts included; neutral: by the "
+            "predicted objective alone; a document also says what these cost"
         ),
     ] = "averse"
     spare_nodes: Annotated[
@@ -298,6 +332,11 @@ class SearchSpec(Document):
         """Whether plans may train on responses of older policies: by the switch, or by an axis that says so."""
         asked = {axis: (self.fix.get(axis), *self.allow.get(axis, ())) for axis in ("rl.placement", "rl.staleness")}
         return self.off_policy or "async" in asked["rl.placement"] or any(asked["rl.staleness"])
+
+    @property
+    def risk_terms(self) -> RiskTerms:
+        """What risks cost; of a word, the defaults."""
+        return self.risk if isinstance(self.risk, RiskTerms) else RiskTerms(rule=self.risk)
 
     def release(self, vendor: str | None, framework: str | None = None) -> Release | None:
         """The release that a plan on this vendor's chips is for; None where no framework is meant.

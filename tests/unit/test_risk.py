@@ -1,11 +1,11 @@
-"""Ranking by the 80th percentile of regret, and gains that no run has shown."""
+"""Ranking by expected cost, regret, and gains that no run has shown."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from autodeploy.search.ranking.regret import REGRET_TIE, cautious_order, regret_p80, regrets, with_unproven_gains
+from autodeploy.search.ranking.regret import WORTH_TIE, cautious_order, regrets, with_unproven_gains
 
 
 def test_regret_is_against_the_best_plan_of_each_draw() -> None:
@@ -13,31 +13,21 @@ def test_regret_is_against_the_best_plan_of_each_draw() -> None:
     assert regrets(log_times) == pytest.approx(np.array([[0.0, 0.1], [12.0 / 11.0 - 1.0, 0.0]]))
 
 
-def test_a_plan_that_is_rarely_far_behind_comes_before_one_that_is_often_best() -> None:
-    # The first is best by 2 % in six draws of ten and 30 % behind in four, the second never is more than 2 % behind.
-    first = np.array([1.0] * 6 + [1.3] * 4)
-    second = np.array([1.02] * 6 + [1.0] * 4)
-    regret = regret_p80(np.log(np.stack([first, second], axis=1)))
-    assert regret[0] == pytest.approx(0.3)
-    assert regret[1] == pytest.approx(0.02)
-    assert cautious_order(regret, np.zeros(2), np.zeros(2), np.ones(2)).tolist() == [1, 0]
-
-
-def test_headroom_decides_between_plans_of_equal_regret() -> None:
-    regret = np.array([0.010, 0.010 + 0.5 * REGRET_TIE, 0.010 + 2.0 * REGRET_TIE])
+def test_the_least_cost_comes_first_whatever_else_is_said() -> None:
     none = np.zeros(3)
-    assert cautious_order(regret, none, none, np.array([0.91, 0.99, 1.0])).tolist() == [1, 0, 2]
-    assert cautious_order(regret, none, none, np.array([0.991, 0.992, 1.0])).tolist() == [0, 1, 2]
+    assert cautious_order(np.array([1.2, 1.0, 1.1]), none, none).tolist() == [1, 2, 0]
 
 
-def test_of_equal_regret_the_plan_that_rests_on_less_comes_first() -> None:
-    regret = np.array([0.010, 0.010 + 0.5 * REGRET_TIE, 0.010 + 2.0 * REGRET_TIE])
-    assert cautious_order(regret, np.zeros(3), np.array([2, 1, 0]), np.array([0.99, 0.91, 1.0])).tolist() == [1, 0, 2]
+def test_headroom_decides_between_plans_of_equal_cost() -> None:
+    costs = np.array([1.0, 1.0 + 0.5 * WORTH_TIE, 1.0 + 2.0 * WORTH_TIE])
+    none = np.zeros(3)
+    assert cautious_order(costs, none, np.array([0.91, 0.99, 1.0])).tolist() == [1, 0, 2]
+    assert cautious_order(costs, none, np.array([0.991, 0.992, 1.0])).tolist() == [0, 1, 2]
 
 
-def test_plans_are_of_equal_worth_only_where_their_medians_are_too() -> None:
-    regret, median = np.array([0.05, 0.05]), np.array([0.01, 0.05])
-    assert cautious_order(regret, median, np.array([1, 0]), np.ones(2)).tolist() == [0, 1]
+def test_of_equal_cost_the_plan_that_rests_on_less_comes_first() -> None:
+    costs = np.array([1.0, 1.0 + 0.5 * WORTH_TIE, 1.0 + 2.0 * WORTH_TIE])
+    assert cautious_order(costs, np.array([2, 1, 0]), np.array([0.99, 0.91, 1.0])).tolist() == [1, 0, 2]
 
 
 def test_a_gain_that_no_run_has_shown_counts_by_its_share() -> None:

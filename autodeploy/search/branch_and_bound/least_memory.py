@@ -16,20 +16,21 @@ import numpy as np
 from autodeploy.costs.stages.build_problem import build_problem
 from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.search.bounds.problem_bound import relax_bound
-from autodeploy.search.branch_and_bound.candidate import CandidateSolver, PlansAhead, refining
+from autodeploy.search.branch_and_bound.candidate import CandidatePlans, CandidateSolver, PlansAhead, refining
 from autodeploy.search.branch_and_bound.frontier import SearchState, bytes_on_card, card_bytes, held_bytes
 from autodeploy.search.branch_and_bound.quick_plans import LOOKAHEAD_CANDIDATES
 from autodeploy.search.branch_and_bound.worker_process import WorkerProcess
 from autodeploy.search.choices.effort import QUICK
 from autodeploy.search.choices.memory_options import menus
 from autodeploy.search.placement.solve import solve
+from autodeploy.space.tree import OPTIMIZER_STATE_AXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.stages.inner_problem import InnerProblem
-    from autodeploy.search.branch_and_bound.candidate import CandidatePlans, Solved
+    from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.frontier import SearchRequest
     from autodeploy.search.choices.effort import Effort
     from autodeploy.search.placement.evaluate import InnerSolution
@@ -156,35 +157,109 @@ def _squeezed(
     return replace(best, bound_s=0.0)  # nothing is proven of its time
 
 
+TEMPLATE_MARGIN: Final = 0.06
+"""A quick plan is hardly ever faster by more than its template."""
+WAYS_MARGIN: Final = 0.04
+"""Ways to keep optimizer states that are slower by more than the fastest plan, as a share, are nobody's best."""
+
+
 class RoomyPlans:
     """Solves candidates of a search below limits of their own.
 
     Parameters
     ----------
-    limit_bytes : what a candidate may take of a card, by its index.
+    limit_bytes : what a candidate may take of a card, by its index; the same for all of an outer strategy.
     """
 
     def __init__(self, request: SearchRequest, limit_bytes: Callable[[int], float], *, parallel: bool) -> None:
+        contexts: dict[tuple[int, float], Context] = {}
+
         def limited(index: int) -> Context:
-            return replace(request.contexts(index), limit_bytes=limit_bytes(index))
+            context, limit = request.contexts(index), limit_bytes(index)
+            return contexts.setdefault((id(context), limit), replace(context, limit_bytes=limit))
 
         self._request, self._limited, self._parallel = request, limited, parallel
         roomy = replace(request, contexts=limited, costs=request.costs)
-        self._here, self._there = CandidateSolver(roomy), CandidateSolver(roomy)
+        self._here, self._there = (CandidateSolver(roomy, together=True) for _ in range(2))
+        self._of_outer = np.argsort(request.outer, kind="stable")
+        self._sorted = request.outer[self._of_outer]
 
     def plans(self, indices: Sequence[int]) -> list[Solved]:
-        """The plans of those candidates that have one, in order; all that were made until the search was cancelled."""
-        solved: dict[int, Solved] = {}
+        """Plans of the outer strategies of those candidates that have any, in order; all that were made until the
+        search was cancelled.
+
+        Optimizer states are kept in all ways: of the best strategies each way has a plan that is not far behind the
+        fastest, of others the fastest has. A template that is far behind is the plan.
+        """
+        outer = self._request.outer
+        made: dict[int, Solved] = {}
         with WorkerProcess(self._there, parallel=self._parallel, should_cancel=self._request.should_cancel) as worker:
-            ahead = PlansAhead(self._here, worker, loaded=True)  # the search made such plans
-            longest = sorted(indices, key=self._slots, reverse=True)  # last, it would keep one process waiting
-            for place, index in enumerate(longest):
+            looks = PlansAhead(self._here, worker, CandidatePlans.template, loaded=True)  # the search made such plans
+            quick = PlansAhead(self._here, worker, loaded=True)
+            firsts = {int(outer[index]): index for index in reversed(indices)}
+            numbers = sorted(firsts, key=lambda number: self._slots(firsts[number]), reverse=True)
+            ways = {number: self._ways(number) for number in numbers}
+            asked = [index for number in numbers for index in ways[number]]
+            found = {number: self._looked(ways[number], asked, looks) for number in numbers}
+            fastest_s = min((each.solution.step_s for ones in found.values() for each in ones), default=math.inf)
+            near: list[int] = []
+            for number, ones in found.items():
+                close = [each for each in ones if each.solution.step_s <= (1.0 + WAYS_MARGIN) * fastest_s]
+                kept = close or ones[:1]
+                made |= {each.index: each for each in kept}
+                if not ones:
+                    near += dict.fromkeys((firsts[number], self._lightest(ways[number])))
+                near += [each.index for each in kept if each.solution.step_s <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
+            for place, index in enumerate(near):
                 if self._request.cancelled():
                     break
-                plan = ahead.plan(index, longest[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
-                if plan[1].plan is not None:
-                    solved[index] = replace(self._here.solved(index, plan), context=self._request.contexts(index))
-        return [solved[index] for index in indices if index in solved]
+                plan = quick.plan(index, near[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
+                before_s = made[index].solution.step_s if index in made else math.inf
+                if plan[1].plan is not None and plan[1].step_s <= before_s:
+                    made[index] = self._here.solved(index, plan)
+        order = {number: place for place, number in enumerate(dict.fromkeys(int(outer[index]) for index in indices))}
+        in_order = sorted(made, key=lambda index: (order[int(outer[index])], made[index].solution.step_s, index))
+        return [self._at_home(made[index]) for index in in_order]
+
+    def _looked(self, ways: Sequence[int], asked: Sequence[int], looks: PlansAhead) -> list[Solved]:
+        """Templates of the candidates of an outer strategy that fit, the fastest first.
+
+        Where one has to recompute nothing, ways that are slower without that are not looked at.
+        """
+        swept = self._request.swept
+        found: list[Solved] = []
+        for index in ways:
+            if self._request.cancelled():
+                break
+            if any(
+                not one.plan.applied.any() and swept.step_time_s[one.index] <= swept.step_time_s[index] for one in found
+            ):
+                continue
+            place = asked.index(index)
+            plan = looks.plan(index, asked[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
+            if plan[1].plan is not None:
+                found.append(self._here.solved(index, plan))
+        return sorted(found, key=lambda one: (one.solution.step_s, one.index))
+
+    def _at_home(self, solved: Solved) -> Solved:
+        return replace(solved, context=self._request.contexts(solved.index))
+
+    def _ways(self, number: int) -> list[int]:
+        """Candidates of an outer strategy, those that are faster with nothing recomputed first; of two that nothing
+        tells apart but their dispatcher's name, the first.
+        """
+        candidates, swept = self._request.candidates, self._request.swept
+        start, end = np.searchsorted(self._sorted, [number, number + 1])
+        seen: dict[tuple[float, ...], int] = {}
+        for index in self._of_outer[start:end].tolist():
+            states = (float(getattr(candidates, name)[index]) for name in ("sequence_parallel", *OPTIMIZER_STATE_AXES))
+            sizes = (swept.step_time_s[index], swept.after_recompute_s[index], swept.least_bytes[index])
+            seen.setdefault((*states, *map(float, sizes)), index)
+        return sorted(seen.values(), key=lambda index: (float(swept.step_time_s[index]), index))
+
+    def _lightest(self, ways: Sequence[int]) -> int:
+        least = self._request.swept.least_bytes
+        return min(ways, key=lambda index: (float(least[index]), index))
 
     def _slots(self, index: int) -> int:
         """Slots of a candidate's schedule, in which the time of its plan grows."""

@@ -301,7 +301,7 @@ def _no_plan_in_time(spec: Spec) -> SpecError:
 
 def _advice(spec: Spec, profile: Profile, result: Found, stop: Deadline) -> RlAdvice | None:
     """The ranking by risk, where the spec wants one and there is something to rank."""
-    if spec.search.risk == "neutral" or spec.search.objective == "peak_memory" or not result.choices:
+    if spec.search.risk_terms.rule == "neutral" or spec.search.objective == "peak_memory" or not result.choices:
         return None
     return stop.search(lambda: advise(spec, profile, result.choices, overheads_of(spec.search.target), stop))
 

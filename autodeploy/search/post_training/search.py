@@ -172,7 +172,7 @@ class RlSearch:
             unique = {repr(s): s for each in self.searched.values() for s in each.strategies}
             updates = self._layouts_of_update.on(npus, list(unique.values()))
             self._fastest_s[npus] = min((each.part.training_s for each in updates), default=math.inf)
-            averse = self.spec.search.risk == "averse"
+            averse = self.spec.search.risk_terms.rule == "averse"
             self._updates[npus] = sorted(updates, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]
         return self._updates[npus]
 

@@ -1,13 +1,15 @@
-"""Which plan to recommend: the one that is seldom far behind the best, wherever the uncertain numbers are.
+"""Which plan to recommend: the one that costs least on average, failed launches and restarts among it.
 
 Beside the plans of the search, which are fastest by the predicted times, others are considered: those that would be
 fastest with an influential number at its bad end, those that rest on least that no run has shown, and of each the plan
-that fits with 90 %. All of them meet in the same draws of the error box.
+that fits with 90 %, however its optimizer states are kept; of the best ones also the plan at the floor of P(fits). All
+of them meet in the same draws of the error box, and the least expected cost is recommended.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,8 +22,8 @@ from autodeploy.search.branch_and_bound.worker_process import by_two
 from autodeploy.search.choices.effort import cores
 from autodeploy.search.ranking.diversity import outlines
 from autodeploy.search.ranking.regret import regret_order
-from autodeploy.search.ranking.sensitivities import Responses, responses
-from autodeploy.search.ranking.uncertainty import LEAST_P_FITS, memory_spread_of, p_fits, roomy_limit_bytes
+from autodeploy.search.ranking.sensitivities import Responses, as_predicted, responses
+from autodeploy.search.ranking.uncertainty import LEAST_P_FITS, memory_spread_of, p_fits, p_starts, roomy_limit_bytes
 from autodeploy.search.ranking.uncertainty_set import error_box
 from autodeploy.search.ranking.unproven import unproven_axes, unproven_of
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.search.branch_and_bound.search_space import Searched
     from autodeploy.search.choices.effort import Budget
+    from autodeploy.search.ranking.expected_cost import RiskPrice
     from autodeploy.search.ranking.uncertainty_set import ErrorBox
     from cost_models.arrays import Floats, Ints
     from hardware_profiles.profile import Profile
@@ -130,8 +133,11 @@ DRAWS: Final = 200
 FROM_SEARCH: Final = 12
 OUTLINES, MORE = 8, 3
 """Outlines with a plan that leaves room: of any answer, and beyond those of a long one."""
-LEVELS: Final = (LEAST_P_FITS, 0.75, 0.6)
-"""P(fits) of what is recommended; a lower one where no plan reaches the one before."""
+LEAST_LEVEL: Final = 0.6
+"""P(fits) that plans are made for where none reaches the floor."""
+AT_FLOOR: Final = 3
+"""Outer strategies of which a plan is made that fits no more surely than the floor asks for, the first of the ranking.
+"""
 FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
 """Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
 that rest on least."""
@@ -150,14 +156,19 @@ def from_search(top_k: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
-    """One plan of the search or beside it, as `Considered`."""
+    """One plan of the search or beside it, as `Considered`.
+
+    instead : row of the plan to launch where it does not start.
+    """
 
     solved: Solved
     p_fits: float
+    p_starts: float
     unproven: frozenset[str]
     regret: float | None
     expected_s: float
     row: int
+    instead: int
 
     @property
     def step_s(self) -> float:
@@ -174,17 +185,28 @@ class Weighed:
 class Advice:
     """The plans that were considered, from the one to recommend on; the search's fastest is among them.
 
-    least_p_fits : with which probability those that have a regret fit.
+    least_p_fits : with which probability those that have a regret fit. weights : what a second of each plan's step
+    counts in the objective, by row. price : what risks cost.
     """
 
     weighed: tuple[Weighed, ...]
     responses: Responses
     least_p_fits: float
+    weights: Floats
+    price: RiskPrice
 
     @property
     def fastest(self) -> Weighed:
-        """The search's best plan."""
-        return next(each for each in self.weighed if each.row == 0)
+        """The best plan by its predicted time."""
+        return min(self.weighed, key=lambda each: (each.step_s * self.weights[each.row], each.row))
+
+    @property
+    def else_launched(self) -> Weighed | None:
+        """What is launched where the first plan does not start; None where that is sure enough, or nothing is left."""
+        first = self.weighed[0]
+        if first.p_fits >= LEAST_P_FITS or first.instead == first.row:
+            return None
+        return next(each for each in self.weighed if each.row == first.instead)
 
 
 class Adviser:
@@ -193,7 +215,7 @@ class Adviser:
     Parameters
     ----------
     top_k : plans that the answer is to have. weight_of : what a second of a plan's step counts in the objective, by its
-        context.
+        context. price : what risks cost.
     """
 
     def __init__(
@@ -204,9 +226,11 @@ class Adviser:
         top_k: int,
         budget: Budget,
         weight_of: Callable[[Context], float],
+        price: RiskPrice,
         should_cancel: Callable[[], bool] | None = None,
     ) -> None:
-        self._searched, self._best, self._budget = searched, frontier.best[: from_search(top_k)], budget
+        self._searched, self._frontier, self._budget = searched, frontier, budget
+        self._best = frontier.best[: from_search(top_k)]
         self._top_k = top_k
         self._weight_of, self._should_cancel, self._parallel = weight_of, should_cancel, cores() > 1
         self._box: ErrorBox = error_box(profile, self._best[0].context)
@@ -216,39 +240,89 @@ class Adviser:
         self._spreads: dict[int, MemorySpread] = {}
         self._rooms: dict[tuple[int, float], float] = {}
         self._unproven: dict[int, frozenset[str]] = {}
+        self._price = price
         self._peaks = {id(each): card_bytes(each) for each in self._best}
+        self._makers: dict[int, RoomyPlans] = {}
+        self.so_far = self._ranked(self._best, self._predicted(self._best))
+        """The ranking of what is known by now, by predicted times where there was no time for draws."""
 
-    def advise(self) -> Advice | None:
-        """The ranking; None where the search was cancelled meanwhile."""
-        responses_of_best = self._responses(self._best)
-        if responses_of_best is None:
-            return None
-        rows = near_rows(self._searched, self._best[0].solution.step_s)
-        worlds: list[World] = [{}, *bad_worlds(responses_of_best, NUM_BAD_WORLDS)]
-        for level in LEVELS:
-            maker = self._maker(level)
-            known_plans = {_identity(each) for each in self._best}
-            made = [
-                each for each in maker.plans(self._picks(rows, worlds, level)) if _identity(each) not in known_plans
-            ]
-            self._peaks |= {id(each): maker.card_bytes(each) for each in made}
-            if any(self._p_fits(each) >= level for each in (*self._best, *made)):
+    def advise(self, *, hurried: bool = False) -> Advice:
+        """The ranking; that of what was known where the search was cancelled meanwhile.
+
+        hurried : only the search's own outer strategies are considered, the best first.
+        """
+        known = None if hurried else self._responses(self._best)
+        if known is None and not hurried:
+            return self.so_far
+        picks = partial(self._picks, known) if known is not None else self._nearest
+        floor = self._price.floor
+        sure = max(LEAST_P_FITS, floor)
+        made: list[Solved] = []
+
+        def make(candidates: Sequence[int], level: float) -> None:
+            made.extend(self._made(candidates, level, [*self._best, *made]))
+            self.so_far = self._ranked([*self._best, *made], self._predicted([*self._best, *made]))
+
+        for level in (sure, floor, LEAST_LEVEL):
+            if self._stopped() or (level < sure and self.so_far.least_p_fits >= floor):
                 break
-        answers = self._responses(made)
+            make(picks(level), level)
+        if floor < sure and self.so_far.least_p_fits >= floor and not self._stopped():
+            make(self._firsts(), floor)
+        answers = self._responses(made) if known is not None else self._responses([*self._best, *made])
         if answers is None:
-            return None
-        pool = [*self._best, *made]
-        advice = self._ranked(pool, responses_of_best.joined(answers), level)
-        return self._in_full(advice, maker)
+            return self.so_far
+        answers = answers if known is None else known.joined(answers)
+        self.so_far = self._ranked([*self._best, *made], answers)
+        return self._in_full(self.so_far)
 
-    def _in_full(self, advice: Advice, maker: RoomyPlans) -> Advice:
+    def by_prediction(self) -> list[Solved]:
+        """The search's plans and those that are made with more room, the fastest first."""
+        known = self._responses(self._best)
+        made = [] if known is None else self._made(self._picks(known, LEAST_P_FITS), LEAST_P_FITS, self._best)
+        # What is proven of the search's own plans and of open candidates holds for these.
+        proven = [replace(each, solution=replace(each.solution, bound_s=each.solution.step_s)) for each in made]
+        best = [*self._frontier.best, *proven]
+        return sorted(best, key=lambda each: (each.solution.step_s, each.index))
+
+    def _firsts(self) -> list[int]:
+        """Of the ranking so far, and of the search, the first candidates of different outer strategies."""
+        firsts: dict[int, int] = {}
+        for each in self.so_far.weighed:
+            firsts.setdefault(self._number(each.solved), each.solved.index)
+        best = {self._number(each): each.index for each in self._best[:1]}
+        return list((dict(list(firsts.items())[:AT_FLOOR]) | best).values())
+
+    def _nearest(self, _level: float) -> list[int]:
+        """The search's fastest candidates, whatever room they are to leave."""
+        return [each.index for each in self._best[: max(LEAST_FASTEST, self._scaled(FASTEST))]]
+
+    def _scaled(self, count: int) -> int:
+        return round(count * self._budget.quick / USUAL_QUICK)
+
+    def _made(self, picks: Sequence[int], level: float, known: Sequence[Solved]) -> list[Solved]:
+        """Plans that fit with a probability, but for those that are known."""
+        maker, identities = self._maker(level), {_identity(each) for each in known}
+        made = [each for each in maker.plans(picks) if _identity(each) not in identities]
+        self._peaks |= {id(each): maker.card_bytes(each) for each in made}
+        self._makers |= {id(each): maker for each in made}
+        return made
+
+    def _stopped(self) -> bool:
+        return self._should_cancel is not None and self._should_cancel()
+
+    def _predicted(self, plans: Sequence[Solved]) -> Responses:
+        return as_predicted(self._box, [each.solution.step_s for each in plans])
+
+    def _in_full(self, advice: Advice) -> Advice:
         """The ranking with its first plans solved in full; the search's own were."""
         pool = [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
         responses_before = advice.responses
         better: list[int] = []
         for each in advice.weighed[:NUM_REFINED]:
-            if each.row < len(self._best) or (self._should_cancel is not None and self._should_cancel()):
+            if each.row < len(self._best) or self._stopped():
                 continue
+            maker = self._makers[id(each.solved)]
             refined = maker.refined(each.solved, self._budget.effort)
             if refined is not each.solved:
                 pool[each.row] = refined
@@ -257,39 +331,46 @@ class Adviser:
         if not better:
             return advice
         again = self._responses([pool[row] for row in better])
-        return (
-            advice
-            if again is None
-            else self._ranked(pool, responses_before.replaced(better, again), advice.least_p_fits)
-        )
+        return advice if again is None else self._ranked(pool, responses_before.replaced(better, again))
 
-    def _ranked(self, pool: Sequence[Solved], answers: Responses, level: float) -> Advice:
-        fits = np.array([self._p_fits(each) for each in pool])
+    def _ranked(self, pool: Sequence[Solved], answers: Responses) -> Advice:
+        fits, starts = (np.array([chance(each) for each in pool]) for chance in (self._p_fits, self._p_starts))
         unproven = [self._rests_on(each) for each in pool]
+        weights = np.array([self._weight_of(each.context) for each in pool])
         order = regret_order(
             answers.at(self._box.draws(DRAWS)),
             answers.nominal,
             fits,
             unproven,
-            level,
-            weights=np.log([self._weight_of(each.context) for each in pool]),
-            alike=[self._number(each) for each in pool],
+            self._price.floor,
+            starts=starts,
+            weights=np.log(weights),
+            alike=np.array([self._number(each) for each in pool]),
+            price=self._price,
         )
         weighed = (
             Weighed(
-                pool[row], float(fits[row]), unproven[row], order.regret.get(row), float(order.expected_s[row]), row
+                pool[row],
+                float(fits[row]),
+                float(starts[row]),
+                unproven[row],
+                order.regret.get(row),
+                float(order.expected_s[row]),
+                row,
+                int(order.fallbacks[row]),
             )
             for row in order.order
         )
-        return Advice(tuple(weighed), answers, order.least_p_fits)
+        return Advice(tuple(weighed), answers, order.least_p_fits, weights, self._price)
 
-    def _picks(self, rows: Ints, worlds: Sequence[World], level: float) -> list[int]:
+    def _picks(self, known: Responses, level: float) -> list[int]:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""
-        scale = self._budget.quick / USUAL_QUICK
+        rows = near_rows(self._searched, self._best[0].solution.step_s)
+        worlds: list[World] = [{}, *bad_worlds(known, NUM_BAD_WORLDS)]
         fit = [each for each in self._best if self._p_fits(each) >= level]
         numbers_of_fit = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.
-        picks = dict.fromkeys(each.index for each in self._best[: max(LEAST_FASTEST, round(FASTEST * scale))])
+        picks = dict.fromkeys(self._nearest(level))
         estimates = estimates_in(
             worlds,
             self._searched,
@@ -301,14 +382,14 @@ class Adviser:
         )
         for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):
             if world:
-                count = max(1, round(ELSEWHERE * scale))
+                count = max(1, self._scaled(ELSEWHERE))
                 picks |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=numbers_of_fit))
                 continue
             others = [int(self._outlines[each.index]) for each in fit]
             count = max(0, max(self._top_k + MORE, OUTLINES) - len(set(others)))
             picks |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
             least = self._rest_on_least(rows, seconds)
-            count = max(1, round(PROVEN * scale))
+            count = max(1, self._scaled(PROVEN))
             picks |= dict.fromkeys(
                 first_of_each(rows[least], seconds[least], self._outer, count, without=numbers_of_fit)
             )
@@ -355,6 +436,10 @@ class Adviser:
 
     def _p_fits(self, solved: Solved) -> float:
         return p_fits(self._peaks[id(solved)], solved.context.limit_bytes, self._spread(solved.index))
+
+    def _p_starts(self, solved: Solved) -> float:
+        context, spread = solved.context, self._spread(solved.index)
+        return p_starts(self._peaks[id(solved)], context.limit_bytes, spread, moe=context.model.is_moe)
 
     def _number(self, solved: Solved) -> int:
         """Of a plan's outer strategy."""

@@ -1,4 +1,4 @@
-"""Plans in the order of their regret, among those that fit surely enough; the others after them."""
+"""Plans in the order of their expected cost, among those that fit surely enough; the others after them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from autodeploy.search.ranking.expected_cost import RiskPrice, expected_costs
 from autodeploy.search.ranking.unproven import share_draws
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.search.ranking.expected_cost import ExpectedCosts
     from autodeploy.search.ranking.sensitivities import Responses
     from cost_models.arrays import Floats, Ints
 
 
 # Ranking by risk.
 QUANTILE: Final = 0.8
-REGRET_TIE: Final = 0.002
-"""Regrets that differ by less are of equal worth: what a plan rests on decides, then its headroom."""
+WORTH_TIE: Final = 0.0015
+"""Costs that differ by less, as a share, are of equal worth: what a plan rests on decides, then its headroom."""
 DIGITS: Final = 9
 """Of a regret, so that sums of another order rank alike."""
 
@@ -34,26 +36,18 @@ def regret_p80(log_times: Floats) -> Floats:
     return np.asarray(np.round(np.quantile(regrets(log_times), QUANTILE, axis=0), DIGITS))
 
 
-def regret_median(log_times: Floats) -> Floats:
-    """Median of each plan's regret over the draws [plans]; log_times [draws, plans]."""
-    return np.asarray(np.round(np.median(regrets(log_times), axis=0), DIGITS))
-
-
-def cautious_order(regret: Floats, median: Floats, unproven: Ints, headroom: Floats) -> Ints:
+def cautious_order(costs: Floats, unproven: Ints, headroom: Floats) -> Ints:
     """Plans from the one to recommend on [plans].
 
     Parameters
     ----------
-    regret, median : 80th percentile and median of each plan's regret, as shares. unproven : things that it rests on and
-        no run has shown; headroom : the more the better. They decide, one after the other, between plans whose regret,
-        and median of it, are within REGRET_TIE of the least that is left.
+    costs : what is expected of each plan. unproven : things that it rests on and no run has shown; headroom : the more
+        the better. They decide, one after the other, between plans whose costs are within WORTH_TIE of the least left.
     """
-    left = list(np.lexsort((np.arange(len(regret)), regret)))
+    left = list(np.lexsort((np.arange(len(costs)), costs)))
     order = []
     while left:
-        alike = [row for row in left if regret[row] <= regret[left[0]] + REGRET_TIE]
-        usual = min(median[row] for row in alike)
-        alike = [row for row in alike if median[row] <= usual + REGRET_TIE]
+        alike = [row for row in left if costs[row] <= costs[left[0]] * (1.0 + WORTH_TIE)]
         best = min(alike, key=lambda row: (int(unproven[row]), -round(float(headroom[row]), 2), left.index(row)))
         order.append(best)
         left.remove(best)
@@ -92,12 +86,15 @@ def with_unproven_gains(
     return log_times + lost
 
 
+DEFAULT_PRICE: Final = RiskPrice()
+
+
 class Considered(Protocol):
     """One plan among those that were considered.
 
     unproven : what it rests on that no run has shown. regret : 80th percentile, as a share; None where it fits with
-    too little probability. expected_s : its step time with unproven gains by the share that comes true, and where it
-    may not fit the remedy's by the probability of that. row : in the responses.
+    too little probability. expected_s : its step time on average over the draws, with unproven gains by the share that
+    comes true, failed launches and restarts. row : in the responses.
     """
 
     @property
@@ -140,13 +137,15 @@ class RiskAdvice(Protocol):
 class RegretOrder:
     """Rows of plans from the one to recommend on. regret : as shares, by row, of those that fit surely enough.
 
-    expected_s : step time [plans]. least_p_fits : of those that have a regret.
+    expected_s : of a step, with failed launches and restarts [plans]. least_p_fits : of those that have a regret.
+    fallbacks : row of the plan to launch where one does not start [plans].
     """
 
     order: tuple[int, ...]
     regret: dict[int, float]
     expected_s: Floats
     least_p_fits: float
+    fallbacks: Ints
 
 
 def regret_order(
@@ -156,44 +155,66 @@ def regret_order(
     unproven: Sequence[frozenset[str]],
     level: float,
     *,
+    starts: Floats | None = None,
     weights: Floats | None = None,
-    alike: Sequence[object] | None = None,
+    alike: Ints | None = None,
+    price: RiskPrice = DEFAULT_PRICE,
 ) -> RegretOrder:
-    """The order of plans by the 80th percentile of their regret.
+    """The order of plans by their expected cost, those that fit surely enough first.
 
     Parameters
     ----------
     log_times : in draws of the uncertain numbers [draws, plans]. nominal : as predicted [plans].
     fits : P(fits) [plans]. level : which of it is enough; where no plan reaches it the surest ones count.
-    weights : logarithm of what a second counts in the objective [plans]; absent: 0.
-    alike : of each plan, what it shares with those that may stand in where it does not fit.
+    starts : P(starts) [plans]; absent: P(fits). weights : logarithm of what a second counts in the objective [plans];
+    absent: 0. alike : number of each plan's outer strategy; absent: all differ [plans].
     """
     count = len(nominal)
     weight = np.zeros(count) if weights is None else weights
-    kin = [None] * count if alike is None else list(alike)
-    safe = np.flatnonzero(fits >= level)
-    if not len(safe):
-        safe = np.flatnonzero(fits >= fits.max())
+    outer = np.arange(count) if alike is None else alike
+    enough = min(level, float(fits.max()))
+    safe = np.flatnonzero(fits >= enough)
     plain = log_times + weight
     shares = share_draws(frozenset().union(*unproven), len(plain))
-    weighed = plain.copy()
-    weighed[:, safe] = with_unproven_gains(
+    weighed = with_unproven_gains(plain, nominal + weight, unproven, shares)
+    weighed[:, safe] = with_unproven_gains(  # what may not fit is no anchor of what does
         plain[:, safe], (nominal + weight)[safe], [unproven[row] for row in safe.tolist()], shares
     )
     regret = regret_p80(weighed[:, safe])
-    expected_s = np.exp(nominal + (weighed - plain).mean(axis=0))
-    rests = np.array([len(unproven[row]) for row in safe.tolist()])
-    first = safe[cautious_order(regret, regret_median(weighed[:, safe]), rests, fits[safe])]
-    remedy = {kin[row]: row for row in reversed(first.tolist())}
-    rest = []
-    for row in sorted(set(range(count)) - set(safe.tolist())):
-        instead = remedy.get(kin[row], int(first[0]))
-        ratio = float(np.exp(weight[instead] - weight[row]))
-        expected_s[row] = fits[row] * expected_s[row] + (1.0 - fits[row]) * ratio * expected_s[instead]
-        rest.append((float(np.exp(weight[row]) * expected_s[row]), row))
-    return RegretOrder(
-        order=(*first.tolist(), *(row for _, row in sorted(rest))),
-        regret=dict(zip(safe.tolist(), regret.tolist(), strict=True)),
-        expected_s=expected_s,
-        least_p_fits=min(level, float(fits[safe].min())),
+    worth = _worth(weighed, safe, nominal + weight, (weighed - plain).mean(axis=0))
+    expected = expected_costs(worth, fits if starts is None else starts, fits, outer, safe, price)
+    rests = np.array([len(each) for each in unproven])
+    usual = np.exp(nominal + weight)
+    first = _undominated(
+        safe[cautious_order(expected.costs[safe], rests[safe], fits[safe])], usual, expected, fits, rests
     )
+    others = sorted(set(range(count)) - set(safe.tolist()), key=lambda row: (float(expected.costs[row]), row))
+    return RegretOrder(
+        order=(*first, *others),
+        regret=dict(zip(safe.tolist(), regret.tolist(), strict=True)),
+        expected_s=expected.costs * np.exp(-weight),
+        least_p_fits=enough,
+        fallbacks=expected.fallbacks,
+    )
+
+
+def _worth(weighed: Floats, safe: Ints, nominal: Floats, lost: Floats) -> Floats:
+    """What a step is expected to take [plans]: mean times over the best of each draw, in units of the plan that is
+    least behind on average. What slows all plans alike is nobody's risk: predictions are right on average.
+    """
+    behind = np.exp(weighed - weighed[:, safe].min(axis=1, keepdims=True)).mean(axis=0)
+    least = int(safe[behind[safe].argmin()])
+    return np.asarray(behind / behind[least] * np.exp(nominal[least] + lost[least]))
+
+
+def _undominated(order: Ints, usual: Floats, expected: ExpectedCosts, fits: Floats, rests: Ints) -> list[int]:
+    """The order with its first plan behind one that is nowhere behind it: in time, expected time, P(fits), evidence."""
+    columns = np.stack([usual, expected.costs, -fits, rests], axis=1)
+    first, rows = int(order[0]), order.tolist()
+
+    def better(row: int) -> bool:
+        return bool((columns[row] <= columns[first]).all() and (columns[row] < columns[first]).any())
+
+    while (instead := next(filter(better, rows), None)) is not None:
+        first = instead
+    return list(dict.fromkeys([first, *rows]))

@@ -34,6 +34,7 @@ from autodeploy.specs.planset import (
     Optimality,
     Plan,
     PlanSet,
+    RiskRanking,
     SearchInfo,
     Status,
     Timing,
@@ -146,7 +147,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
         unrestricted=outcome.unrestricted,
         pareto=pareto_set(plans, ranked),
         solved=solved_strategies(searched, frontier, identity.ratio),
-        risk=ranking_of(advice),
+        risk=_ranking(advice, order, ranked),
         fastest=None if first is None else fastest_of(first, ranked, advice),
         valley=valley,
         rescaled=identity.measured,
@@ -160,6 +161,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
             *_strategy_note(spec),
             *_gap_note(spec, gap),
             *_time_note(spec, out_of_time=out_of_time),
+            *_floor_note(spec, advice),
             *slower_than_measured(ranked, identity.measured),
             *divided,
         ),
@@ -226,6 +228,23 @@ def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
         return ()
     limit = f"{spec.search.time_limit_s:g}"
     return (Message("ranking.time_limit_of_s_ended_search_early_with", limit=limit),)
+
+
+def _ranking(advice: Advice | None, order: Sequence[Solved], ranked: Sequence[Plan]) -> RiskRanking:
+    """What plans were ranked by, and which of those shown is launched where the first does not start."""
+    if advice is None:
+        return ranking_of(None)
+    instead = advice.else_launched
+    shown = {id(solved): plan.plan_id for solved, plan in zip(order, ranked, strict=True)}
+    return ranking_of(advice, advice.price, None if instead is None else shown.get(id(instead.solved)))
+
+
+def _floor_note(spec: Spec, advice: Advice | None) -> tuple[str, ...]:
+    """That no plan fits as surely as the spec asks for."""
+    floor = spec.search.risk_terms.floor
+    if advice is None or advice.least_p_fits >= floor:
+        return ()
+    return (Message("ranking.no_plan_fits_with_floor", floor=100.0 * floor, chance=100.0 * advice.least_p_fits),)
 
 
 def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:

@@ -10,6 +10,9 @@ from autodeploy.calibration.evidence import realised_share
 from autodeploy.messages import Message
 from autodeploy.search.ranking.advice import DRAWS
 from autodeploy.search.ranking.diversity import Found, different, outline, valley
+from autodeploy.search.ranking.expected_cost import DAY_S, HOUR_S
+from autodeploy.search.ranking.regret import DEFAULT_PRICE
+from autodeploy.search.ranking.uncertainty import LEAST_P_FITS
 from autodeploy.search.ranking.unproven import unproven_in
 from autodeploy.specs.planset import Bet, BoxNumber, Fastest, RiskRanking, SolvedStrategies
 from cost_models.hbm import GIB
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.search.branch_and_bound.search_space import Searched
     from autodeploy.search.ranking.advice import Advice
+    from autodeploy.search.ranking.expected_cost import RiskPrice
     from autodeploy.search.ranking.regret import Considered, RiskAdvice
     from autodeploy.specs.planset import Plan, Valley
     from autodeploy.specs.search import SearchSpec
@@ -57,9 +61,10 @@ def _worded(weighed: Considered, name: str) -> str:
 
 def _memory_bet(advice: RiskAdvice, fastest: Considered) -> list[Bet]:
     """That it fits at all; where it does not, the next plan that does takes so much longer."""
-    if fastest.p_fits >= advice.least_p_fits:
+    if fastest.p_fits >= max(LEAST_P_FITS, advice.least_p_fits):
         return []
-    remedy = next((each for each in advice.weighed if each.regret is not None), None)
+    surer = (each for each in advice.weighed if each.regret is not None and each.p_fits > fastest.p_fits)
+    remedy = next(surer, None)
     cost = None
     if remedy is not None:
         cost = round(100.0 * (remedy.step_s / fastest.step_s - 1.0), 3)
@@ -153,7 +158,7 @@ def chosen(frontier: SearchState, advice: Advice | None, search: SearchSpec) -> 
     """The plans of the answer in order of rank, and more of the search's best, which only the Pareto set needs.
 
     The fastest plan is among them, as the last where it is ranked behind, unless one that differs from it in placement
-    and memory choices alone is.
+    and memory choices alone is. Where the first may not start, the plan that is launched then is the second.
     """
     if advice is None:
         best = sorted(frontier.best, key=lambda each: each.solution.step_s * weight_of(each.context, search.objective))
@@ -163,8 +168,13 @@ def chosen(frontier: SearchState, advice: Advice | None, search: SearchSpec) -> 
     outline_of = id if search.distinct == "placements" else outline
     kept = different(order, search.top_k, outline_of)
     if advice is not None and len(kept) > 1:
+        fixed = 1
+        if advice.else_launched is not None:
+            instead, fixed = advice.else_launched.solved, 2
+            others = [each for each in kept[1:] if outline_of(each) != outline_of(instead)]
+            kept = [kept[0], instead, *others][: search.top_k]
         fastest = advice.fastest.solved
-        if outline_of(fastest) not in {outline_of(each) for each in kept}:
+        if len(kept) > fixed and outline_of(fastest) not in {outline_of(each) for each in kept}:
             kept[-1] = fastest
     others = [each for each in frontier.best[: search.top_k] if all(each is not other for other in kept)]
     return kept, others
@@ -178,13 +188,14 @@ def weighed(plan: Plan, advice: Advice | None, solved: Solved, ratio: float) -> 
     return plan.model_copy(
         update={
             "expected_step_time_s": ratio * standing.expected_s,
+            "p_starts": standing.p_starts,
             "regret_p80_pct": None if standing.regret is None else 100.0 * standing.regret,
         }
     )
 
 
-def ranking_of(advice: RiskAdvice | None) -> RiskRanking:
-    """What plans were ranked by."""
+def ranking_of(advice: RiskAdvice | None, price: RiskPrice = DEFAULT_PRICE, instead: str | None = None) -> RiskRanking:
+    """What plans were ranked by. instead : the plan to launch where the first does not start."""
     if advice is None:
         return RiskRanking(risk="neutral", compared=0, draws=0, least_p_fits=0.0)
     (share, sigma), box = realised_share(), advice.responses.box
@@ -203,10 +214,14 @@ def ranking_of(advice: RiskAdvice | None) -> RiskRanking:
     return RiskRanking(
         risk="averse",
         compared=len(advice.weighed),
-        draws=DRAWS,
+        draws=DRAWS if advice.responses.drawn else 0,
         least_p_fits=advice.least_p_fits,
         proven_share=share,
         proven_share_sigma=sigma,
+        failed_launch_hours=price.failed_launch_s / HOUR_S,
+        restart_hours=price.restart_s / HOUR_S,
+        run_days=price.run_s / DAY_S,
+        instead=instead,
         box=numbers,
     )
 

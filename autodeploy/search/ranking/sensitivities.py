@@ -38,6 +38,11 @@ class Responses:
     low: Floats
     high: Floats
 
+    @property
+    def drawn(self) -> bool:
+        """Whether any number moves any plan: where there was no time for it none does."""
+        return bool(self.low.any() or self.high.any())
+
     def at(self, draws: Floats) -> Floats:
         """Log step times in draws of the box's numbers [draws, plans]."""
         share = draws / _half_widths(self.box)
@@ -69,6 +74,12 @@ class Responses:
 def _half_widths(box: ErrorBox) -> Floats:
     """How far each number's ends are from where it is [numbers]."""
     return np.array([abs(box.at(number, HIGH_QUANTILE)[number.name]) for number in box.numbers])
+
+
+def as_predicted(box: ErrorBox, step_s: Sequence[float]) -> Responses:
+    """Responses of plans of which nothing but the predicted step times is known."""
+    none = np.zeros((len(step_s), len(box.numbers)))
+    return Responses(box, np.log(np.array(step_s)), none, none)
 
 
 def responses(

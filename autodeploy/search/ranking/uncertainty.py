@@ -133,6 +133,9 @@ def tied(first: Plan, second: Plan, covariance: Covariance) -> bool:
 # P(fits).
 LEAST_P_FITS: Final = 0.9
 """Of a plan that is recommended: running out of memory costs a launch, and a launch costs a day."""
+GROWTH, GROWTH_WITH_EXPERTS = 0.01, 0.02
+"""By how much the logarithm of a peak grows from a run's first steps to its worst: fragmentation takes 2 to 5 % of a
+card, a third of which differs within a run, and routing varies as much again: judgement."""
 DIGITS: Final = 6
 _NORMAL = NormalDist()
 
@@ -160,6 +163,12 @@ def p_fits(peak_bytes: float, limit_bytes: float, spread: MemorySpread) -> float
     ratio = math.log(limit_bytes / peak_bytes)
     chance = _NORMAL.cdf(ratio / spread.log_sigma) if spread.belief is None else spread.belief.at_most(ratio)
     return round(chance, DIGITS)
+
+
+def p_starts(peak_bytes: float, limit_bytes: float, spread: MemorySpread, *, moe: bool) -> float:
+    """P(starts): the same of the first steps, whose peak is lower than that of a run."""
+    grown = math.exp(GROWTH_WITH_EXPERTS if moe else GROWTH)
+    return p_fits(peak_bytes, limit_bytes * grown, spread)
 
 
 def roomy_limit_bytes(limit_bytes: float, spread: MemorySpread, least: float = LEAST_P_FITS) -> float:

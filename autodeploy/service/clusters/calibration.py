@@ -19,7 +19,6 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.search.ranking.measured_speed import MEASURED, OwnRun, work_of
 from autodeploy.search.ranking.selection import objective_value
-from autodeploy.search.ranking.uncertainty import LEAST_P_FITS
 from autodeploy.service.clusters.evidence import batch_of, check_run, evidence_of, measured_step_s
 from autodeploy.service.clusters.overlays import is_ledgers, without_overlay
 from autodeploy.specs.measured_run import MeasuredRun
@@ -152,11 +151,11 @@ def reestimated(
     spec = spec.model_copy(update={"cluster": cluster})
     profile_hash = planner.profile_hash(cluster)
     plans_again = [(plan.plan_id, planner.reestimate(spec, plan)) for plan in plans]
-    averse = spec.search.risk == "averse"
+    averse = spec.search.risk_terms.rule == "averse"
 
     def place(item: tuple[str, Plan]) -> tuple[bool, float, str]:
         plan_id, plan = item
-        doubtful = averse and plan.p_fits is not None and plan.p_fits < LEAST_P_FITS
+        doubtful = averse and plan.p_fits is not None and plan.p_fits < spec.search.risk_terms.floor
         return doubtful, objective_value(plan, spec.search.objective), plan_id
 
     order = sorted(plans_again, key=place)

@@ -99,7 +99,7 @@ def expected_s(size: SearchSize, search: SearchSpec) -> float:
     sweep_s = SWEEP_S * sqrt(size.candidates)
     time_s = (plans_s + sweep_s) * (FIXED_SHARE + (1.0 - FIXED_SHARE) * size.effort)
     time_s *= 1.0 + PHASE_SHARE * size.phases
-    if search.risk == "neutral":
+    if search.risk_terms.rule == "neutral":
         time_s *= NEUTRAL_SHARE
     if search.objective == "peak_memory":
         time_s = MEMORY_PLANS_SHARE * plans_s + MEMORY_SWEEP_S * size.candidates

@@ -1,0 +1,87 @@
+"""What is recommended by one search held against what another one recommends, in the same draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.search import planner
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.frontier import outer_tuples
+from autodeploy.search.branch_and_bound.search_space import search_space
+from autodeploy.search.ranking.advice import DRAWS, Adviser, from_search
+from autodeploy.search.ranking.regret import regret_order
+from autodeploy.search.ranking.selection import weight_of
+from autodeploy.search.run_price import price_of
+from autodeploy.space.candidates import concatenate
+
+if TYPE_CHECKING:
+    from autodeploy.search.ranking.advice import Advice, Weighed
+    from autodeploy.specs.spec import Spec
+
+
+def advised(spec: Spec) -> Advice | None:
+    """What a search of a spec recommends, however long it takes; None where nothing fits."""
+    p, search = planner.prepare(spec), spec.search
+    searched = search_space(p.spec, p.profile, p.choice, p.context)
+    if not len(searched.candidates):
+        return None
+    budget = planner.budget_of(spec)
+    frontier = best_first(searched.request(search.top_k, search.gap, budget), keep=from_search(search.top_k))
+    if not frontier.best:
+        return None
+    weight, price = partial(weight_of, objective=search.objective), price_of(spec, frontier.best[0].solution.step_s)
+    return Adviser(p.profile, searched, frontier, search.top_k, budget, weight, price).advise()
+
+
+@dataclass(frozen=True)
+class Held:
+    """The first plan of a ranking against the first of another one. excess : of its expected cost, as a share."""
+
+    own: Weighed
+    other: Weighed
+    excess: float
+
+
+def held(own: Advice, other: Advice) -> Held:
+    """The first plan of a ranking against that of another one, both among the plans of the one."""
+    pool = sorted(own.weighed, key=lambda each: each.row)
+    rival = other.weighed[0]
+    pool.append(rival)
+    mine, theirs = own.responses, other.responses
+    last = slice(rival.row, rival.row + 1)
+    nominal, low, high = (
+        np.concatenate([getattr(mine, name), getattr(theirs, name)[last]]) for name in ("nominal", "low", "high")
+    )
+    answers = type(mine)(mine.box, nominal, low, high)
+    order = regret_order(
+        answers.at(mine.box.draws(DRAWS)),
+        nominal,
+        np.array([each.p_fits for each in pool]),
+        [each.unproven for each in pool],
+        own.price.floor,
+        starts=np.array([each.p_starts for each in pool]),
+        weights=np.log([*own.weights, other.weights[rival.row]]),
+        alike=outer_tuples(concatenate([each.solved.candidate for each in pool])),
+        price=own.price,
+    )
+    first = own.weighed[0]
+    return Held(first, rival, float(order.expected_s[first.row] / order.expected_s[-1] - 1.0))
+
+
+def is_dominated(advice: Advice) -> bool:
+    """Whether a plan that was considered is nowhere behind the first: in time, expected time, P(fits), evidence."""
+    first = advice.weighed[0]
+
+    def column(each: Weighed) -> tuple[float, ...]:
+        weight = advice.weights[each.row]
+        return each.step_s * weight, each.expected_s * weight, -each.p_fits, float(len(each.unproven))
+
+    mine = column(first)
+    return any(
+        column(each) != mine and all(theirs <= own for theirs, own in zip(column(each), mine, strict=True))
+        for each in advice.weighed
+    )
