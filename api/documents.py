@@ -197,6 +197,41 @@ class ProfileList(BaseModel):
     items: list[ProfileItem]
 
 
+class StackItem(BaseModel):
+    """A software stack: whose chips it runs on, the launch target that means it there, and its releases."""
+
+    name: str
+    title: str
+    vendors: list[str]
+    target: str | None
+    default: bool
+    releases: list[str]
+
+
+class StackList(BaseModel):
+    """Software stacks."""
+
+    items: list[StackItem]
+
+
+class FactItem(BaseModel):
+    """One fact of a stack: its section, value with conditions, kind and source."""
+
+    section: str
+    name: str
+    value: str
+    kind: str
+    source: str
+
+
+class StackDocument(StackItem):
+    """A software stack with every fact, what it inherits included; `sources` explains their abbreviations."""
+
+    as_of: str | None
+    facts: list[FactItem]
+    sources: dict[str, str]
+
+
 class ModelList(BaseModel):
     """Model presets."""
 

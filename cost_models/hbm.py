@@ -81,6 +81,7 @@ class OptimizerFormat:
 
         Eager FP16 runs accumulate 16-bit gradients and copy them to FP32 for the update; BF16 runs accumulate in FP32.
         Source: Megatron-LM docs, distributed optimizer: 20 and 4 + 16 / D bytes for FP16, 18 and 6 + 12 / D for BF16.
+        With fp32_gradients (--accumulate-allreduce-grads-in-fp32) FP16 runs are as BF16 ones.
 
         o2_optimizer keeps the FP32 master and stores both moments in BF16, which each update casts to FP32 and back;
         quantized_optimizer keeps 8-bit moments and 16-bit gradients. Source: MindSpeed-LLM @c77308a1
@@ -103,7 +104,7 @@ class OptimizerFormat:
             return cls(master=0.0, weights=4.0)
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32
             return cls(master=0.0, weights=4.0)
-        half = precision == "fp16" and "graph_mode" not in features
+        half = precision == "fp16" and not {"graph_mode", "fp32_gradients"} & features
         short = quantized or half or "bf16_gradients" in features
         own = precision == "fp8" and "fp8_weights" in features
         copies = 0.0 if precision != "fp8" or "torch_loss" in features else 1.0 if own else 2.0

@@ -191,6 +191,29 @@ def profile_page() -> str:
     )
 
 
+def stacks_page() -> str:
+    from autodeploy.stack.software import shipped_stacks
+
+    stacks = shipped_stacks().values()
+    rows = [
+        (code(s.name), s.title, ", ".join(s.vendors), code(s.target) if s.target else "", "x" if s.default else "")
+        for s in stacks
+    ]
+    text = (
+        "# Software stacks\n\n`software` in a spec or a record names one: `software: NAME`, or `{stack, release, "
+        "overrides}`. Absent, it is the default of `search.target` on the cluster's chips; a record's follows from its "
+        "framework, source and date. Each fact has a `kind` (`code`, `document`, `record` or `assumed`) and a "
+        "`source`. What flags switch is not listed: it is off without its flag. An own stack is a YAML file with "
+        "`name`, `title` and `inherits: NAME`; its facts replace those it inherits, `null` removes one.\n\n"
+        + table(("name", "software", "chips", "target", "default"), rows)
+    )
+    for stack in stacks:
+        facts = [(f"{section}.{name}", *rest) for section, name, *rest in stack.rows()]
+        text += f"\n## {stack.name}\n\n" + table(("fact", "value", "kind", "source"), facts)
+        text += "\n" + "".join(f"- {key}: {meaning}\n" for key, meaning in stack.sources.items())
+    return text
+
+
 def models_page() -> str:
     from autodeploy.specs.presets import list_presets, read_preset
 
@@ -278,6 +301,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "legality_rules": rules_page,
     "memory_choices": memory_page,
     "hardware_profiles": profile_page,
+    "software_stacks": stacks_page,
     "error_box": error_box_page,
     "models": models_page,
     "settings": settings_page,

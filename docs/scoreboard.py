@@ -86,7 +86,7 @@ def predicted(
     """Error of the speed of a launch as `check` predicts it, the errors at the ends of its interval, and its basis."""
     with recalibrated(overlays_of(fitted)), covering(coverage_table([fitted], records)):
         launch = launch_of(import_file(path), record.cluster.profile, record.cluster.device)
-        plan = planner.estimate(launch.spec, features=launch.features)
+        plan = planner.estimate(launch.spec)
     measured = record.measured.tokens_per_s_per_npu or math.nan
     # Of a launch that was measured a plan has the measured time; what counts here is what the model says by itself.
     ratio = 1.0 if plan.rescaled is None else plan.rescaled.ratio

@@ -1,15 +1,16 @@
-"""/v1/hardware-profiles, /v1/models and /v1/schemas: what a spec may name."""
+"""/v1/hardware-profiles, /v1/software-stacks, /v1/models and /v1/schemas: what a spec may name."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from api.documents import ModelList, ProfileItem, ProfileList, SchemaList
+from api.documents import ModelList, ProfileItem, ProfileList, SchemaList, StackDocument, StackItem, StackList
 from api.problems import responses
 from autodeploy.kit.errors import NotFoundError, SpecError
 from autodeploy.service.requests.schemas import json_schema, schema_names
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import Preset, list_presets, read_preset
+from autodeploy.stack.software import shipped_stacks, stack_named
 from hardware_profiles import ProfileDocument, list_profiles, load_profile, no_profile
 
 router = APIRouter(prefix="/v1", tags=["catalogue"])
@@ -35,6 +36,26 @@ def get_hardware_profile(name: Name) -> ProfileDocument:
     if name not in list_profiles():
         raise NotFoundError(no_profile(name), hint=did_you_mean(name, list_profiles()))
     return load_profile(name).document
+
+
+@router.get("/software-stacks", operation_id="list_software_stacks", summary="Software stacks")
+def list_software_stacks() -> StackList:
+    """Names to write into `software`."""
+    return StackList(items=[StackItem(**stack.summary()) for stack in shipped_stacks().values()])
+
+
+@router.get(
+    "/software-stacks/{name}",
+    operation_id="get_software_stack",
+    summary="One software stack",
+    responses=responses(404, 422),
+)
+def get_software_stack(name: Name) -> StackDocument:
+    """Every fact with what it depends on, its kind and source."""
+    try:
+        return StackDocument.model_validate(stack_named(name).document())
+    except SpecError as error:
+        raise NotFoundError(str(error), hint=error.hint) from error
 
 
 @router.get("/models", operation_id="list_models", summary="Model presets")

@@ -17,7 +17,7 @@ from autodeploy.costs.workload.flops import forward_flops_per_token
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.record_reading import Diagnoses
-from autodeploy.specs.release_defaults import features_of, release_of, stack_of
+from autodeploy.specs.release_defaults import features_of, release_of
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 # What a record measured, in the terms of a prediction.
 FORWARD_AND_BACKWARD = 3.0
-# Frameworks that train from rollouts: their records are of the update phase of a step.
-UPDATES = frozenset({"verl", "nemorl", "openrlhf", "areal", "slime", "mindspeedrl"})
 
 
 def measured_step_s(record: Record) -> float | None:
@@ -67,17 +65,12 @@ def memory_regime(record: Record) -> str:
 
 
 def memory_counts(record: Record) -> MemoryCounts:
-    """What a record's memory counts, from what it says, else from what its stack logs.
-
-    Megatron-LM logs what is allocated (training.py, report_memory). torchtitan and NeMo log what the allocator has
-    reserved (torchtitan/components/metrics.py, max_reserved_gib; nemo/lightning/pytorch/strategies, log_memory_usage:
-    peak_memory_usage is torch.cuda.max_memory_reserved).
+    """What a record's memory counts, from what it says, else from what its stack logs: as Megatron-LM does what is
+    allocated (training.py, report_memory), unless its document says otherwise.
     """
     if record.measured.memory_counts is not None:
         return record.measured.memory_counts
-    if stack_of(record).lower() in {"torchtitan", "nemo"}:
-        return "reserved"
-    return "allocated"
+    return "reserved" if release_of(record).settings.get("memory_log") == "reserved" else "allocated"
 
 
 def tokens_of(record: Record) -> int:
@@ -116,8 +109,7 @@ def counts_for_time(record: Record) -> bool:
 
 def is_update_phase(record: Record) -> bool:
     """Whether a record is of the update phase of reinforcement learning: packed answers of unequal lengths."""
-    framework = "".join(c for c in record.framework.lower() if c.isalnum())
-    return record.training.kind != "pretrain" or framework.startswith(tuple(UPDATES))
+    return record.training.kind != "pretrain" or release_of(record).stack.trains == "updates"
 
 
 def fits_time(record: Record) -> bool:
@@ -162,20 +154,22 @@ def runnable(record: Record, profile: Profile) -> Record:
 
 
 def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
-    """Selective recomputation of torchtitan, by operator (`autodeploy.costs.workload.operators`).
+    """Selective recomputation of a stack that chooses by operator (`autodeploy.costs.workload.operators`).
 
     Layers of other models than dense ones with grouped-query attention call other products: what is no product is taken
     as computed again.
     """
     recompute = record.strategy.recompute
-    if stack_of(record) != "torchtitan" or recompute.granularity != "selective" or recompute.per_stage is not None:
+    if recompute.granularity != "selective" or recompute.per_stage is not None:
+        return {}
+    if release_of(record).settings.get("selective_recomputation") != "by_operator":
         return {}
     if "by_operator" in recompute.modules:
         return {}
     if record.model.is_moe or record.model.is_mla or not record.strategy.fsdp:
         diagnoses.say("/strategy/recompute/modules", "by operator; read as norms and activations")
         return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
-    diagnoses.say("/strategy/recompute/modules", "read as by operator, which is what torchtitan has", widens=False)
+    diagnoses.say("/strategy/recompute/modules", "read as by operator, which is what its software has", widens=False)
     return {"recompute": recompute.model_copy(update={"modules": ("by_operator",)})}
 
 

@@ -30,6 +30,7 @@ from autodeploy.cli import (
     replay,
     runs,
     serve,
+    stacks,
     validate,
     why_not,
     worker,
@@ -56,6 +57,7 @@ for module in (plan, validate, calibrate, probe, export, why_not, improve, recom
 for module in (replay, import_file, serve, worker, doctor):
     app.add_typer(module.app)
 app.add_typer(profiles.app, name="profiles", help="List, show and write hardware profiles.")
+app.add_typer(stacks.app, name="stacks", help="List and show software stacks.")
 app.add_typer(models.app, name="models", help="List and show model presets.")
 app.add_typer(cluster.app, name="cluster", help="Import a cluster's own files, export its overlay.")
 app.add_typer(runs.app, name="runs", help="Add, list and remove measured runs of plans.")

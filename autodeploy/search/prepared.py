@@ -72,9 +72,11 @@ def judged_context(spec: Spec, strategy: Strategy, features: frozenset[str] | No
 
 def _stated(choice: FeatureChoice, strategy: Strategy, features: frozenset[str] | None) -> frozenset[str] | None:
     """The features that are on for a strategy; None where those that were chosen for the spec are."""
-    if features is None and not strategy.features and strategy.fsdp == ("fsdp" in mechanisms(choice.on)):
-        return None
-    on = features if features is not None else frozenset(strategy.features) or choice.on
+    on = features if features is not None else strategy.named_features
+    if on is None:
+        if strategy.fsdp == ("fsdp" in mechanisms(choice.on)):
+            return None
+        on = choice.on
     return on | {"fsdp"} if strategy.fsdp else on
 
 
@@ -95,10 +97,11 @@ def _choice(spec: Spec, profile: Profile) -> FeatureChoice:
 
 def _on_cards_of(plan: Plan, spec: Spec, profile: Profile, choice: FeatureChoice) -> Context:
     strategy = plan.strategy
+    named = strategy.named_features
     return spec_context(
         spec,
         profile,
-        frozenset(strategy.features) or choice.on,
+        choice.on if named is None else named,
         num_npus=plan.num_npus_used,
         global_batch=plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1),
         distributed_optimizer=strategy.distributed_optimizer,

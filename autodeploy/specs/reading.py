@@ -16,11 +16,13 @@ from autodeploy.specs.hf_config import read_hf_config
 from autodeploy.specs.message_table import MAX_DOUBTS, one_line
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.text_files import read_document, refuse_framework
+from autodeploy.stack.software import stack_named, stack_of_document
 from hardware_profiles import ProfileError, apply_overrides, load_profile
 
 if TYPE_CHECKING:
     from autodeploy.specs.diagnostics import Diagnostics
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.stack.software import Stack
     from hardware_profiles import FieldProblem
 
 
@@ -151,7 +153,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     if isinstance(document, Mapping):
         _refuse_other_documents(document)
         document = with_read_amounts(_with_overlay(_with_profile_path(document, base_dir), base_dir))
-        document = _with_load_file(document, base_dir)
+        document = _with_load_file(_with_stack(document, base_dir), base_dir)
         errors += _profile_errors(document)
     try:
         spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, diagnostics))
@@ -232,6 +234,35 @@ def _with_overlay(document: Mapping[str, Any], base_dir: Path | None) -> Mapping
     except SpecError as error:
         raise SpecError(str(error), path="/cluster/overlay", hint=error.hint) from error
     return {**document, "cluster": {**cluster, "overlay": content}}  # type: ignore[dict-item]
+
+
+def _with_stack(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
+    """A software stack that is a file is read into the spec, as an overlay is."""
+    software = document.get("software")
+    stack = software.get("stack") if isinstance(software, Mapping) else software
+    if not isinstance(stack, str) or not stack.lower().endswith(PROFILE_SUFFIXES):
+        return document
+    if base_dir is None:
+        hint = Message("importers.put_content_here")
+        message = Message("importers.file_cannot_be_named_here", name=stack[:100])
+        raise SpecError(message, path="/software/stack", hint=hint)
+    try:
+        content = read_document(base_dir / stack)
+    except SpecError as error:
+        raise SpecError(str(error), path="/software/stack", hint=error.hint) from error
+    return {**document, "software": {**(software if isinstance(software, Mapping) else {}), "stack": content}}
+
+
+def read_stack(name: str) -> Stack:
+    """The stack of a name or a YAML file.
+
+    Raises
+    ------
+    SpecError
+        when there is none, or the file is no stack.
+    """
+    is_file = name.lower().endswith(PROFILE_SUFFIXES)
+    return stack_of_document(read_document(Path(name))) if is_file else stack_named(name)
 
 
 def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:

@@ -15,6 +15,7 @@ from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.record_reading import ReadOtherwise, read_record
+from autodeploy.specs.software import SoftwareField
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from hardware_profiles.magnitudes import Gibibytes, Seconds, Share, Teraflops, TokensPerSecond
@@ -59,6 +60,7 @@ class Record(Document):
     date: str | None = None
     confidence: str = "unknown"
     framework: str = "unknown"
+    software: SoftwareField = None
     model: ModelSpec
     cluster: ClusterSpec
     training: TrainingSpec

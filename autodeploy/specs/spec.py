@@ -20,6 +20,7 @@ from autodeploy.specs.message_table import Doubts, Unmodelled, changes_the_resul
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.software import SoftwareField, software_faults
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.training_run import RunSpec, ramp_error
@@ -144,6 +145,7 @@ class Spec(Document):
     cluster: ClusterSpec
     training: TrainingSpec
     search: SearchSpec = SearchSpec()
+    software: SoftwareField = None
     run: RunSpec | None = None
     strategy: Strategy | None = None
     unmodelled: Unmodelled = ()
@@ -241,6 +243,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
     if not errors:
         errors += _without_adapters(spec) or _without_reference(spec) or _without_a_run(spec)
         errors = errors or _contradicting_phases(spec) or rl_faults(spec)
+        errors = errors or software_faults(spec.software, vendor_of(spec.cluster.profile))
     if errors:
         raise SpecError(errors=tuple(errors))
     return _told_of_robust(spec, document)

@@ -73,6 +73,12 @@ Degree = Annotated[int, Field(ge=1, le=131_072)]
 Layers = Annotated[int, Field(ge=0, le=4096)]
 
 
+class _Open(tuple[str, ...]):
+    """A list that was not given, which an empty one is not."""
+
+    __slots__ = ()
+
+
 class Recompute(Document):
     """What the backward pass computes again instead of keeping it.
 
@@ -118,7 +124,11 @@ class Strategy(Document):
     swap_per_stage: tuple[dict[str, Layers], ...] | None = None
     swap_optimizer: bool = False
     reuse_fp32_param: bool = False
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = Field(
+        default_factory=_Open,
+        description="exactly those that are on; absent: those that are chosen for the spec",
+        exclude_if=lambda value: isinstance(value, _Open),
+    )
     rl: Annotated[
         RlStrategy | None,
         Field(
@@ -145,6 +155,11 @@ class Strategy(Document):
                     )
                 )
         return self
+
+    @property
+    def named_features(self) -> frozenset[str] | None:
+        """The features that are on; None where the strategy leaves them open."""
+        return None if isinstance(self.features, _Open) else frozenset(self.features)
 
     def replicas(self, ranks: int) -> int:
         """Data-parallel degree: as given, else as many as so many ranks hold, at least one."""

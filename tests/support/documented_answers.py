@@ -52,7 +52,16 @@ WITH_THE_SAME_SPEC = (
 # These keep nothing: a database answers them in one way or is not asked.
 WITHOUT_A_TABLE = (
     *("create_check", "compare_clusters", "improve_launch", "recommend_cards"),
-    *("list_hardware_profiles", "get_hardware_profile", "list_models", "get_model", "list_schemas", "get_schema"),
+    *(
+        "list_hardware_profiles",
+        "get_hardware_profile",
+        "list_software_stacks",
+        "get_software_stack",
+        "list_models",
+        "get_model",
+        "list_schemas",
+        "get_schema",
+    ),
     *("livez", "version"),
 )
 # Of a document that the service gave, as a whole.

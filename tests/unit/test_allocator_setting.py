@@ -47,7 +47,7 @@ def test_a_script_says_whether_segments_grow(setting: str, fixed: bool) -> None:
 def test_fixed_segments_fill_the_card_and_leave_the_allocators_peak() -> None:
     settings = ("", "export PYTORCH_NPU_ALLOC_CONF=expandable_segments:False")
     launches = [launch_of(imported(setting), "ascend-800t-a2") for setting in settings]
-    grows, fixed = (planner.estimate(launch.spec, features=launch.features) for launch in launches)
+    grows, fixed = (planner.estimate(launch.spec) for launch in launches)
     memory = load_profile("ascend-800t-a2").memory
     assert (fixed.allocator_peak_gib, fixed.step_time_s) == (grows.allocator_peak_gib, grows.step_time_s)
     more = memory.fragmentation_fixed_segments - memory.fragmentation

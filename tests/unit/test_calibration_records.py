@@ -258,7 +258,7 @@ def test_torchtitan_on_gpus_fuses_what_torch_compile_fuses() -> None:
     assert "unfused_rotary" in features_of(eager)
     assert fused <= features_of(compiled)
     assert "unfused_rotary" not in features_of(compiled)
-    assert fused <= features_of(eager.model_copy(update={"framework": "megatron-lm"}))
+    assert fused <= features_of(eager.model_copy(update={"framework": "nemo"}))
     times = [predict_record(run).step_time_s for run in (eager, compiled)]
     assert times[0] > times[1]
 

@@ -111,7 +111,7 @@ def test_a_remedy_is_what_an_estimate_of_the_changed_strategy_says(launch: Launc
     remedy = tight.remedies[0]
     document = launch.spec.model_dump(mode="json")
     document["strategy"] |= remedy.changes
-    changed = planner.estimate(Spec.model_validate(document), features=launch.features)
+    changed = planner.estimate(Spec.model_validate(document))
     assert changed.step_time_s == remedy.step_time_s
     assert changed.peak_memory_gib == remedy.peak_memory_gib
 
@@ -127,7 +127,7 @@ def test_the_flags_of_a_remedy_make_the_script_fit(tight: CheckReport, tmp_path:
         mended = tmp_path / "mended.sh"
         mended.write_text(text + " " + " ".join(remedy.add_flags) + "\n")  # its last line is the launch
         changed = launch_of(import_file(mended), "nvidia-h100")
-        plan = planner.estimate(changed.spec, features=changed.features)
+        plan = planner.estimate(changed.spec)
         assert (plan.peak_memory_gib, plan.step_time_s) == (remedy.peak_memory_gib, remedy.step_time_s)
         assert all(flag in render_check(tight).replace("\n   ", "") for flag in remedy.add_flags)
 
@@ -147,7 +147,7 @@ def test_cheap_changes_together_are_preferred_to_a_dear_one() -> None:
         },
         "search": {"fix": {"tp": 8, "pp": 4, "cp": 1, "vpp": 1}, "risk": "neutral"},
     }
-    dense = Launch(parse_spec(document), frozenset(FAST))
+    dense = Launch(parse_spec(document))
     report = check(dense, planner=PLANNER)
     first, *others = report.remedies
     assert len(first.names) == 2
@@ -176,7 +176,7 @@ def test_no_more_layers_are_recomputed_than_memory_asks_for(launch: Launch, good
         recompute = Recompute(granularity="full", num_layers=layers)
         strategy = launch.spec.strategy.model_copy(update={"recompute": recompute})
         spec = launch.spec.model_copy(update={"strategy": strategy})
-        peaks.append(planner.estimate(spec, features=launch.features).peak_memory_gib)
+        peaks.append(planner.estimate(spec).peak_memory_gib)
     assert peaks[1] <= allowed < peaks[0]
 
 
@@ -222,11 +222,11 @@ def test_limits_fail_their_own_gate(launch: Launch, good: CheckReport) -> None:
 
 
 def test_a_script_has_only_the_features_it_names(launch: Launch) -> None:
-    assert launch.features is not None
-    assert "swap_optimizer" not in launch.features
+    assert launch.spec.strategy is not None
+    assert "swap_optimizer" not in (launch.spec.strategy.named_features or {"swap_optimizer"})
     moe = launch_of(import_file(FILES / "mindspeed_moe.sh"), "cloudmatrix-384")
     assert moe.spec.strategy is not None
-    assert moe.features == frozenset(moe.spec.strategy.features)
+    assert moe.spec.strategy.named_features == frozenset(moe.spec.strategy.features)
     assert moe.unknown_flags == ("--some-flag-of-ours (line 87)",)
 
 

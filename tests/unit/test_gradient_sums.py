@@ -44,7 +44,7 @@ def words_of(*flags: str) -> set[str]:
 
 def step_s(*flags: str, profile: str = "ascend-800t-a2") -> float:
     launch = launch_of(import_document(script(*flags)), profile)
-    return planner.estimate(launch.spec, features=launch.features).step_time_s
+    return planner.estimate(launch.spec).step_time_s
 
 
 @pytest.mark.parametrize(

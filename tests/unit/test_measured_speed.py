@@ -54,7 +54,7 @@ def launch() -> Launch:
 
 @cache
 def predicted() -> Plan:
-    return planner.estimate(launch().spec, features=launch().features)
+    return planner.estimate(launch().spec)
 
 
 def spec_with(**training: Any) -> Spec:
@@ -88,10 +88,10 @@ def test_any_strategy_of_the_same_work_is_multiplied_alike() -> None:
     spec = launch().spec
     assert spec.strategy is not None
     other = spec.model_copy(update={"strategy": spec.strategy.model_copy(update={"tp": 4})})
-    there = planner.estimate(other, features=launch().features)
+    there = planner.estimate(other)
     plain = planner.breakdowns_in(other, there, (), [{}])[0].step_time_s
     ratio = predicted().rescaled.ratio if predicted().rescaled else None
-    assert planner.estimate(other, features=launch().features).step_time_s == pytest.approx((ratio or 0.0) * plain)
+    assert planner.estimate(other).step_time_s == pytest.approx((ratio or 0.0) * plain)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_other_numbers_of_cards_stand_at_the_same_level() -> None:
 def own_overlay(factor: float) -> tuple[Spec, Plan, dict[str, Any], dict[str, Any]]:
     """A plan of work that nobody published, and the overlay after a run of it that took longer than predicted."""
     spec = spec_with(global_batch_size=BatchSize(value=64))
-    plan = planner.estimate(spec, features=launch().features)
+    plan = planner.estimate(spec)
     run = MeasuredRun(step_time_s=factor * plan.step_time_s)
     overlay, report = calibrate_cluster("hall-1", [StoredRun("run_1", spec, plan, run)], planner)
     return on_cluster(spec, overlay=overlay), plan, overlay, report
@@ -266,7 +266,7 @@ def test_a_stored_run_counts_and_is_not_corrected_twice() -> None:
     assert plan.rescaled is None
     (kept,) = overlay["report"][MEASURED]
     assert (kept["run"], kept["work"]) == ("run_1", work_of(spec, plan.num_npus_used, 64))
-    found = planner.estimate(spec, features=launch().features)
+    found = planner.estimate(spec)
     assert found.rescaled is not None
     assert (found.rescaled.run, found.rescaled.source) == ("run_1", "a run stored for this cluster")
     assert found.step_time_s == pytest.approx(1.3 * plan.step_time_s, rel=1e-6)

@@ -62,7 +62,7 @@ def judged(text: str, ranks: int, release: str) -> tuple[frozenset[str], frozens
     except (SpecError, UnsupportedError):
         return frozenset(), frozenset(rule.rule for rule in by_flags.broken), frozenset()
     search = launch.spec.search.model_copy(update={"target": named.framework, "target_release": release})
-    found = planner.launch_rules(launch.spec.model_copy(update={"search": search}), features=launch.features)
+    found = planner.launch_rules(launch.spec.model_copy(update={"search": search}))
     return found.names, frozenset(rule.rule for rule in by_flags.broken), found.memory_choices
 
 

@@ -44,7 +44,7 @@ def broken_by_strategy(flags: str, stack: tuple[str, str, str], *, nodes: int = 
     text = f"torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py {SHAPE} {flags}"
     launch = launch_of(import_launch_script(text), cluster)
     search = launch.spec.search.model_copy(update={"target": framework, "target_release": release})
-    return planner.launch_rules(launch.spec.model_copy(update={"search": search}), features=launch.features).names
+    return planner.launch_rules(launch.spec.model_copy(update={"search": search})).names
 
 
 def test_the_launches_of_these_tests_are_legal_as_they_are() -> None:

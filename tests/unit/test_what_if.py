@@ -47,7 +47,7 @@ def improved() -> ImproveReport:
 
 def test_the_three_best_changes_come_by_gain_and_are_of_different_kinds() -> None:
     report = improved()
-    assert report.plan == planner.estimate(launch().spec, features=launch().features)
+    assert report.plan == planner.estimate(launch().spec)
     for found in (report.improvements, report.keeping_layout):
         assert 0 < len(found) <= 3
         gains = [each.gain_pct for each in found]
@@ -63,8 +63,9 @@ def every(report: ImproveReport) -> list[Improvement]:
 
 
 def test_a_change_written_into_the_launch_is_predicted_as_promised() -> None:
-    spec, on = launch().spec, launch().features
+    spec = launch().spec
     assert spec.strategy is not None
+    on = spec.strategy.named_features
     assert on is not None
     for each in every(improved()):
         fields = {k: v for k, v in each.changes.items() if k != "features"}
@@ -131,7 +132,7 @@ def test_the_flags_of_an_improvement_turn_the_script_into_it(tmp_path: Path) -> 
         mended = tmp_path / "mended.sh"
         mended.write_text(text + "\n")
         again = launch_of(import_file(mended), "cloudmatrix-384")
-        plan = planner.estimate(again.spec, features=again.features)
+        plan = planner.estimate(again.spec)
         assert plan.fits
         assert plan.step_time_s == pytest.approx(each.step_time_s, rel=0.01), each.name
         assert [stage.layers for stage in plan.stages] == [stage.layers for stage in each.plan.stages]

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from autodeploy.costs.inputs.build_context import profile_of
+from autodeploy.costs.post_training.samples import unnamed_in_updates
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message
@@ -14,7 +15,6 @@ from autodeploy.search.planner import estimate, plan, prepare
 from autodeploy.search.post_training.planning import estimate_rl
 from autodeploy.specs.ablation import AblationReport, AblationRow, Mode
 from autodeploy.specs.planset import PARTS
-from autodeploy.specs.release_defaults import unnamed_features
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES, expand
 from cost_models.schedule import SCHEDULES, kinds, schedule
@@ -174,7 +174,7 @@ def without_mechanisms(strategy: Strategy, names: Collection[str]) -> Strategy:
 # Variants of a strategy of post-training, predicted whether they fit or not.
 def features_of(spec: Spec, strategy: Strategy) -> frozenset[str]:
     """Features of the update that are on: the strategy's, and what today's software has on without naming it."""
-    return frozenset(strategy.features) | unnamed_features(profile_of(spec.cluster).name)
+    return frozenset(strategy.features) | unnamed_in_updates(profile_of(spec.cluster).vendor)
 
 
 def estimated_anyway(spec: Spec, strategy: Strategy, features: frozenset[str]) -> Plan | SpecError:

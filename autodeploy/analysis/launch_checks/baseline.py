@@ -53,7 +53,7 @@ def predicted(baseline: Baseline, planner: CheckPlanner) -> Plan | None:
     if baseline.plan is not None or baseline.launch is None:
         return baseline.plan
     try:
-        return planner.estimate(baseline.launch.spec, features=baseline.launch.features)
+        return planner.estimate(baseline.launch.spec)
     except SpecError:
         return None
 

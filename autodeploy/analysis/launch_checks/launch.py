@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autodeploy.formats.common.import_result import LAUNCH_FILES
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.release_defaults import unnamed_features
 from autodeploy.specs.search import SHORT_SEARCH
 from hardware_profiles import load_profile
 
@@ -46,13 +46,9 @@ def best_of_short_search(spec: Spec, planner: CheckPlanner, *, time_limit_s: flo
     return planner.plan(spec.model_copy(update=asked), alone=True)
 
 
-NEED_SHARDED_STATES = frozenset({"overlap_param_gather"})
-LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml", "mindspeed-llm-fsdp2-yaml", "torchtitan-toml"})
-
-
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A spec with a strategy. `features`: exactly those that are on; None: those of the spec.
+    """A spec with a strategy.
 
     `flags` are those of its script with their values; None where it has no script. `ranks` are the processes that it
     starts, where they are known; `unmodelled` says what changes the result and no prediction knows, `assumptions` what
@@ -60,7 +56,6 @@ class Launch:
     """
 
     spec: Spec
-    features: frozenset[str] | None = None
     source: str = "spec"
     contradictions: tuple[str, ...] = ()
     unknown_flags: tuple[str, ...] = ()
@@ -74,7 +69,7 @@ class Launch:
 def launch_of(
     imported: Imported, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
 ) -> Launch:
-    """The launch that a file describes; a launch file has only the features that its flags name.
+    """The launch that a file describes.
 
     Raises
     ------
@@ -88,20 +83,12 @@ def launch_of(
             path="/strategy",
             hint=Message("checks.strategy_or_launch_script"),
         )
-    features = None
-    if imported.kind in LAUNCH_FILES:
-        # A file of ours names all that its plan counts on.
-        unnamed = frozenset[str]() if imported.plan_id else unnamed_features(spec.cluster.profile)
-        if not spec.strategy.distributed_optimizer:
-            unnamed -= NEED_SHARDED_STATES
-        features = frozenset(spec.strategy.features) | unnamed
     unknown = tuple(
         Message("checks.line", flag=flag.name, line=flag.line) if flag.line else flag.name for flag in imported.kept
     )
     flags = imported.flags if imported.kind == "launch-script" else None
     return Launch(
         spec,
-        features,
         imported.kind,
         imported.diagnostics.contradictions,
         unknown,

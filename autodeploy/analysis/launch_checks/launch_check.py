@@ -133,14 +133,12 @@ class _Attempts:
         for change in changes:
             strategy = change.apply(strategy)
         added = frozenset(change.feature for change in changes if change.feature is not None)
-        features = self._launch.features
-        if strategy.features:
+        if strategy.named_features is not None:
             strategy = strategy.model_copy(update={"features": tuple(sorted({*strategy.features, *added}))})
         spec = self._launch.spec.model_copy(update={"strategy": strategy})
-        features = None if features is None else features | added
-        if not self._planner.launch_rules(spec, features=features).names <= self._broken:
+        if not self._planner.launch_rules(spec).names <= self._broken:
             return None
-        return Tried(changes, strategy, self._planner.estimate(spec, features=features))
+        return Tried(changes, strategy, self._planner.estimate(spec))
 
 
 def _fewest_layers(plan: Plan, others: tuple[Change, ...], attempt: _Attempts, allowed_gib: float) -> list[Tried]:
@@ -228,7 +226,7 @@ def _remedy(launch: Launch, plan: Plan, tried: Tried) -> Remedy:
     after = tried.strategy.model_dump(mode="json")
     return Remedy(
         names=tuple(change.name for change in tried.changes),
-        changes={field: value for field, value in after.items() if value != before[field]},
+        changes={field: value for field, value in after.items() if value != before.get(field)},
         add_flags=flags.add,
         drop_flags=flags.drop,
         step_time_s=tried.plan.step_time_s,
@@ -267,7 +265,7 @@ def check(
     before = baseline if isinstance(baseline, Baseline | None) else Baseline(plan=baseline)
     verdict = _judged(launch, limits)
     spec = launch.spec
-    rules = planner.launch_rules(spec, features=launch.features)
+    rules = planner.launch_rules(spec)
     broken = with_allowed([*(verdict.broken if verdict is not None else ()), *rules.broken], limits)
     report = CheckReport(
         passed=False,
@@ -287,7 +285,7 @@ def check(
     )
     then = None if before is None else predicted(before, planner)
     try:
-        plan = planner.estimate(spec, features=launch.features)
+        plan = planner.estimate(spec)
     except SpecError as error:
         if report.gates[0].passed:
             raise

@@ -303,9 +303,10 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     spec = launch.spec
     if spec.strategy is None:
         raise no_strategy()
-    plan = planner.estimate(spec, features=launch.features)
-    rules = planner.launch_rules(spec, features=launch.features)
-    on = launch.features if launch.features is not None else frozenset(spec.strategy.features) or rules.features
+    plan = planner.estimate(spec)
+    rules = planner.launch_rules(spec)
+    named = spec.strategy.named_features
+    on = rules.features if named is None else named
     tried = []
     count = 0
     for neighbour in neighbours(plan, spec.strategy, on, rules, off_policy=spec.search.asks_off_policy):
@@ -335,10 +336,9 @@ def _predicted(
 ) -> Plan | None:
     """The plan of a neighbour; None where the target can't launch it or it contradicts the cluster."""
     features = on | neighbour.features
-    listed = neighbour.strategy.features
-    strategy = neighbour.strategy.model_copy(
-        update={"features": tuple(sorted({*listed, *neighbour.features})) if listed else ()}
-    )
+    strategy, listed = neighbour.strategy, neighbour.strategy.named_features
+    if listed is not None:
+        strategy = strategy.model_copy(update={"features": tuple(sorted({*listed, *neighbour.features}))})
     spec = launch.spec.model_copy(update={"strategy": strategy})
     try:
         if not planner.launch_rules(spec, features=features).names <= rules.names:
@@ -381,7 +381,9 @@ def _improvement(launch: Launch, plan: Plan, tried: _Tried) -> Improvement:
     # What was chosen anew is told as it was chosen; the rest as the launch would write it.
     after = tried.plan.strategy if neighbour.places else neighbour.strategy
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
-    changes = {name: value for name, value in new.items() if value != old[name] and name not in (*DERIVED, "features")}
+    changes = {
+        name: value for name, value in new.items() if value != old.get(name) and name not in (*DERIVED, "features")
+    }
     if "recompute" in changes:
         changes["recompute"] = after.recompute.model_dump(mode="json", exclude_defaults=True) or {"granularity": "none"}
     if before.rl is not None and after.rl is not None and changes.pop("rl", None) is not None:

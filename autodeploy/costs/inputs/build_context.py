@@ -16,6 +16,7 @@ from autodeploy.space.facts import facts_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.specs.launched import unlaunched
+from autodeploy.specs.software import run_of, software_for, stack_for
 from autodeploy.specs.training import Precision, router_of
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
 from autodeploy.stack.gradient_sums import expert_sums_apart, plain_sums_apart
@@ -229,7 +230,7 @@ def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *, apa
     """
     if "torch_fsdp2" in features:
         return 0.0
-    if training.precision == "fp16" and "graph_mode" not in features:
+    if training.precision == "fp16" and not {"graph_mode", "fp32_gradients"} & features:
         return 6.0
     unfused = 12.0 if training.precision == "fp32" else 6.0 if "bf16_gradients" in features else 10.0
     return unfused if apart else 0.0
@@ -250,7 +251,7 @@ def spec_context(
 
     Parameters
     ----------
-    release : band of the framework's release; None is the current one.
+    release : band of the software; None is that of the spec's own.
     efficiency : values that replace the profile's.
 
     Raises
@@ -259,6 +260,9 @@ def spec_context(
         if the device has no peak for the precision, or the cluster's geometry is not possible.
     """
     model, cluster, training = spec.model, spec.cluster, spec.training
+    run = run_of(model, training.precision, spec.strategy, features)
+    software = software_for(spec.software, stack_for(spec.software, spec.search.target, profile.vendor), run)
+    features |= (software.features - FEATURES.keys()) | (software.memory - mechanisms(features))
     features = features | {"muon"} if training.optimizer == "muon" else features - {"muon"}
     if training.kind == "dpo" and "fsdp" in mechanisms(features):
         message = Message("specs.not_modelled_with", one="kind: dpo", other="fsdp")
@@ -267,6 +271,7 @@ def spec_context(
         message = Message("specs.not_modelled_with", one="lora", other="fsdp")
         raise UnsupportedError(message, path="/training/lora", hint=Message("specs.leave_out", names="fsdp"))
     device = _device_with_peak(profile, cluster, training.precision)
+    release = release or software.band
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
     topology = topology_of(profile, cluster, cards)
     world = cards * profile.devices_per_npu
@@ -275,7 +280,8 @@ def spec_context(
     packs = packs_of(histogram, training.seq_length, batch) if histogram else None
     stack = spec.search.release(profile.vendor)
     operators = operator_features(model, training, features, profile.vendor, stack)
-    on, half = mechanisms(features), training.precision == "fp16"
+    on = mechanisms(features)
+    half = training.precision == "fp16" and "fp32_gradients" not in on
     reduced = 2.0 if half else OptimizerFormat.of(on).gradient
     if "torch_fsdp2" in on:
         reduced = 2.0 if "bf16_gradients" in on else 4.0

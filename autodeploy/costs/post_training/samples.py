@@ -11,12 +11,12 @@ from autodeploy.costs.inputs.build_context import spec_context
 from autodeploy.costs.inputs.context import Packs
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.release_defaults import unnamed_features
 from autodeploy.specs.rl import ResponseLength
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import BatchSize, TrainingSpec
-from autodeploy.stack.frameworks import UNRESTRICTED
+from autodeploy.stack.frameworks import UNRESTRICTED, post_trainers
+from autodeploy.stack.software import unnamed_features
 from cost_models.hbm import GIB
 from cost_models.sample_packing import packing
 
@@ -120,6 +120,11 @@ def update_training(samples: Samples) -> TrainingSpec:
     return TrainingSpec(seq_length=samples.tokens, global_batch_size=BatchSize(value=samples.update_rows))
 
 
+def unnamed_in_updates(vendor: str) -> frozenset[str]:
+    """What the usual software of post-training has on without naming it."""
+    return unnamed_features(post_trainers()[0], vendor)
+
+
 def update_context(
     model: ModelSpec,
     profile: Profile,
@@ -134,7 +139,7 @@ def update_context(
 
     features : that are on; absent: the strategy's, and what today's software has on without naming it.
     """
-    on = frozenset(strategy.features) | unnamed_features(profile.name) if features is None else features
+    on = frozenset(strategy.features) | unnamed_in_updates(profile.vendor) if features is None else features
     spec = Spec(
         model=model,
         cluster=cluster,

@@ -11,7 +11,9 @@ from autodeploy.messages import Message, joined
 from autodeploy.specs.diagnostics import Diagnostics
 from autodeploy.specs.message_table import MAX_DOUBTS
 from autodeploy.specs.spec import vendor_of
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import framework_for
+from autodeploy.stack.software import Run, unnamed_features
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ Kind = Literal[
     "mindspeed-llm-fsdp2-yaml",
     "torchtitan-toml",
 ]
+
+
+# Files that say everything that is on by flags and keys.
+LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml", "mindspeed-llm-fsdp2-yaml", "torchtitan-toml"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +131,41 @@ class Imported:
         return self._on_chips(document | {"cluster": own}, profile)
 
     def _on_chips(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
-        """The document with the cards that generate, which a launch counts as ranks.
+        """The document with the cards that generate, which a launch counts as ranks, and what its software has on there
+        without a flag; a file of ours names all that its plan counts on.
 
         A script that names no release is of a framework that has one for the chips, whatever its flags look like.
         """
         search = document.get("search", {})
         if self.kind == "launch-script" and "target_release" not in search:
             document = document | {"search": {**search, "target": framework_for(search["target"], vendor_of(profile))}}
+        if self.kind in LAUNCH_FILES and self.plan_id is None:
+            document = self._with_unnamed(document, profile)
         if self.generation_ranks is None:
             return document
         strategy = document["strategy"]
         cards = self.generation_ranks // load_profile(profile).devices_per_npu
         return document | {"strategy": {**strategy, "rl": {**strategy["rl"], "generation_npus": cards}}}
+
+    def _with_unnamed(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
+        """The document with the features that its target's stack has on without being asked. Its facts that no launch
+        switches are added wherever a spec is priced.
+        """
+        model, strategy = document["model"], document["strategy"]
+        named = frozenset(strategy["features"])
+        run = Run(
+            document["training"].get("precision", "bf16"),
+            "n_routed_experts" in model,
+            "kv_lora_rank" in model,
+            strategy.get("pp", 1),
+            strategy.get("etp") or 1,
+            named,
+            frozenset({*self.flags, *(f"{name}={value}" for name, value in self.flags.items())}),
+        )
+        target, vendor = document["search"]["target"], vendor_of(profile)
+        facts = unnamed_features(target, vendor, replace(run, flags=frozenset())) - FEATURES.keys()
+        unnamed = unnamed_features(target, vendor, run) - facts
+        return document | {"strategy": {**strategy, "features": sorted(named | unnamed)}}
 
     def spec(self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None) -> Spec:
         """The validated spec; as `spec_document`.

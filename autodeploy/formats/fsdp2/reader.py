@@ -28,6 +28,7 @@ from autodeploy.specs.diagnostics import NO_EFFECT, not_modelled
 from autodeploy.specs.text_files import load_yaml, read_text
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import release_of
+from autodeploy.stack.software import unnamed_features
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,11 +103,8 @@ def _series(name: str) -> str:
 
 # The strategy of a launch of MindSpeed-LLM's FSDP2 backend.
 MUON: Final = "muon"
-# What FSDP2 always does, and what transformers' attention is on this chip.
-ALWAYS: Final = (
-    *("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention", "transformers_loss"),
-)
 CP_ALGORITHMS: Final = {"ulysses": "ulysses", "ring": "ring", "kvallgather": "ring"}
+TARGET: Final = "mindspeed-llm-fsdp2"
 BATCH: Final = 8  # per_device_train_batch_size, where the file has none
 _LAYERS: Final = re.compile(r"model\.layers\.(?:\{\*\}|\{(\d+)-(\d+)\})")
 
@@ -129,7 +127,7 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None
     if strategy["cp"] > 1:
         strategy["cp_algo"] = _context(reader)
     strategy |= _experts(reader, ranks) if moe else {}
-    features = {*ALWAYS, *_switches(reader, moe=moe, ep=int(strategy.get("ep", 1)))}
+    features = {*unnamed_features(TARGET, None), *_switches(reader, moe=moe, ep=int(strategy.get("ep", 1)))}
     strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]))
     return strategy | {"features": sorted(features)}
 
@@ -211,7 +209,6 @@ def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
     return {"granularity": "full"} | ({"num_layers": min(count, layers)} if count < layers else {})
 
 
-TARGET: Final = "mindspeed-llm-fsdp2"
 KIND: Final = "mindspeed-llm-fsdp2-yaml"
 SECTIONS: Final = ("model", "data", "parallel", "training", "optimization")
 ENVIRONMENT: Final = "examples/fsdp2/env_config.sh"  # CPU_AFFINITY_CONF=1 among others

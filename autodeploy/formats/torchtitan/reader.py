@@ -21,6 +21,7 @@ from autodeploy.specs.document_bounds import scan_toml
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE, preset_of_flavor, torchtitan_models
 from autodeploy.stack.releases import release_of
+from autodeploy.stack.software import unnamed_features
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,10 +112,7 @@ def _pointer(key: str) -> str:
 
 
 # The strategy of a launch of torchtitan.
-# What FSDP2 always does, and what attention and loss are on this chip.
-ALWAYS: Final = (
-    *("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention", "transformers_loss"),
-)
+TARGET: Final = "torchtitan-npu"
 BATCH: Final = 8  # local_batch_size, where the file has none
 EVERY: Final = "2"  # selective_ac_option likewise
 # Converters that are predicted as what they are, or change neither time nor memory of what is predicted.
@@ -151,7 +149,9 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str
     strategy |= _experts(reader) if moe else {}
     if reader.switch("/strategy/swap_optimizer", "optimizer.swap_optimizer"):
         strategy["swap_optimizer"] = True
-    features = {*ALWAYS, *_switches(reader, moe=moe)} | ({"hsdp"} if degree["replicate"] > 1 else set())
+    features = {*unnamed_features(TARGET, None), *_switches(reader, moe=moe)} | (
+        {"hsdp"} if degree["replicate"] > 1 else set()
+    )
     dense = not moe and "kv_lora_rank" not in model
     strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]), by_operator=dense)
     shards = degree["shard"]
@@ -255,7 +255,6 @@ def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str
     return {"granularity": "none"}
 
 
-TARGET: Final = "torchtitan-npu"
 KIND: Final = "torchtitan-toml"
 SIGNS: Final = frozenset({"tensor_parallel_degree", "data_parallel_shard_degree", "data_parallel_replicate_degree"})
 DTYPES: Final = {"bfloat16": "bf16", "float32": "fp32"}

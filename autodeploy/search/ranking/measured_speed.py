@@ -19,12 +19,11 @@ from autodeploy.costs.steps.one_strategy import estimated
 from autodeploy.kit.errors import AutoDeployError
 from autodeploy.messages import Message
 from autodeploy.search.ranking.explanation import headroom
-from autodeploy.search.ranking.public_recipes import PublicRecipe, recipes_for
+from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, recipes_for
 from autodeploy.space.feature_choice import choose_features
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import PARTS, Breakdown, Rescaled
 from autodeploy.specs.presets import load_preset
-from autodeploy.specs.release_defaults import unnamed_features
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Strategy
@@ -143,7 +142,7 @@ def _of_recipes(spec: Spec, profile: Profile, context: Context) -> Rescaled | No
     assert recipe.measured is not None
     assert recipe.measured_step_time_s is not None
     as_measured = _as_it_ran(recipe, spec)
-    features = frozenset(recipe.strategy.features) | unnamed_features(recipe.profile)
+    features = features_of(recipe)
     predicted_s = _predicted_s(as_measured, profile_of(as_measured.cluster), recipe.strategy, features, context)
     return _ratio(recipe.measured_step_time_s, predicted_s, recipe.measured.record, recipe.short_source)
 

@@ -10,8 +10,10 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.software import run_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import Precision
+from autodeploy.stack.software import resolved, stack_of_run
 from hardware_profiles import load_profile
 from hardware_profiles.magnitudes import TokensPerSecond
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -92,6 +94,14 @@ def is_of(recipe: PublicRecipe, model: ModelSpec) -> bool:
     if any(getattr(preset, name) != getattr(model, name) for name in SIZES):
         return False
     return abs(model.total_params() / preset.total_params() - 1.0) <= SAME_PARAMETERS
+
+
+def features_of(recipe: PublicRecipe) -> frozenset[str]:
+    """Features that a recipe ran with: those that it names, and what its stack has on without being named."""
+    named, profile = frozenset(recipe.strategy.features), load_profile(recipe.profile, calibrated=False)
+    run = run_of(load_preset(recipe.model), recipe.precision, recipe.strategy, named)
+    stack = stack_of_run(recipe.framework, recipe.source, profile.vendor, profile.generation, run)
+    return named | resolved(stack, run).features
 
 
 @cache

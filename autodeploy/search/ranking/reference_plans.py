@@ -21,10 +21,9 @@ from autodeploy.search.ranking.adapted_strategy import Moved, moved
 from autodeploy.search.ranking.infeasible import NearRates, near_rates
 from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
 from autodeploy.search.ranking.proven_start import proven_start
-from autodeploy.search.ranking.public_recipes import PublicRecipe, recipes_for
+from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, recipes_for
 from autodeploy.search.ranking.uncertainty import slopes_of
 from autodeploy.space.feature_choice import choose_features
-from autodeploy.specs.release_defaults import unnamed_features
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.frameworks import UNRESTRICTED, title_of
@@ -148,13 +147,13 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
     plans. None where nothing of it fits.
     """
     for recipe in _nearest(recipes_for(spec.model, profile), spec, context)[:MOST_RECIPES]:
-        features = frozenset(recipe.strategy.features) | unnamed_features(spec.cluster.profile)
+        features = features_of(recipe)
         start = moved(recipe.strategy, features, context, spec, profile, identity)
         if start is not None:
             return _labelled(start, PUBLIC_RECIPE, _of_recipe(recipe))
     if spec.strategy is not None:
-        named = frozenset(spec.strategy.features)
-        features = named | unnamed_features(spec.cluster.profile) if named else context.features
+        named = spec.strategy.named_features
+        features = context.features if named is None else named
         start = moved(spec.strategy, features, context, spec, profile, identity)
         if start is not None:
             return _labelled(start, YOUR_SCRIPT, Message("ranking.strategy_that_spec_brought"))

@@ -1,0 +1,152 @@
+"""The software that runs a plan or ran a record: a stack's document, one of its releases, and what is otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from autodeploy.kit.errors import FieldError, SpecError
+from autodeploy.messages import Message
+from autodeploy.specs.base import Document
+from autodeploy.specs.field_errors import did_you_mean
+from autodeploy.stack.features import FEATURES
+from autodeploy.stack.software import (
+    FORMAT_VALUES,
+    SECTIONS,
+    Run,
+    Software,
+    Stack,
+    default_stack,
+    resolved,
+    shipped_stacks,
+    stack_named,
+    stack_of_document,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.strategy import Strategy
+
+
+class SoftwareSpec(Document):
+    """A software stack, by name or as its own document, at one of its releases, with facts that are otherwise."""
+
+    stack: Annotated[
+        str | dict[str, Any],
+        Field(description="name of a stack, a YAML file of an own one beside the spec, or its document"),
+    ]
+    release: Annotated[
+        str | None,
+        Field(max_length=100, description="release or day that facts are read as of; absent: the stack's own"),
+    ] = None
+    overrides: Annotated[
+        dict[str, str],
+        Field(description="single facts by `section.name`: on or off for features, a value for formats and settings"),
+    ] = {}
+
+    def document(self) -> Stack:
+        """The stack itself.
+
+        Raises
+        ------
+        SpecError
+            with every fault, under /software/stack.
+        """
+        try:
+            return stack_named(self.stack) if isinstance(self.stack, str) else stack_of_document(self.stack)
+        except SpecError as error:
+            inline = not isinstance(self.stack, str)
+            faults = (FieldError(f"/software/stack{e.path if inline else ''}", e.message, e.hint) for e in error.errors)
+            raise SpecError(errors=tuple(faults)) from error
+
+
+def _by_name(value: Any) -> Any:
+    return {"stack": value} if isinstance(value, str) else value
+
+
+SoftwareField = Annotated[
+    SoftwareSpec | None,
+    BeforeValidator(_by_name, json_schema_input_type=SoftwareSpec | str | None),
+    Field(
+        description="the software that runs it: a stack's name, or {stack, release, overrides}; absent: that of the "
+        "launch target on these chips",
+        exclude_if=lambda value: value is None,
+    ),
+]
+
+
+def stack_for(software: SoftwareSpec | None, target: str, vendor: str) -> Stack:
+    """The stack that is named, else the one that a launch target means on a vendor's chips."""
+    return default_stack(target, vendor) if software is None else software.document()
+
+
+def software_for(software: SoftwareSpec | None, stack: Stack, run: Run) -> Software:
+    """What a stack is for a run, with the release and the overrides of a spec or record."""
+    if software is None:
+        return resolved(stack, run)
+    date = software.release or run.date
+    return resolved(stack, Run(**{**_fields(run), "date": date}), software.overrides)
+
+
+def run_of(
+    model: ModelSpec,
+    precision: str,
+    strategy: Strategy | None,
+    features: frozenset[str],
+    *,
+    date: str | None = None,
+    flags: frozenset[str] = frozenset(),
+) -> Run:
+    """What facts of a stack depend on, of one run."""
+    pp, etp = (1, 1) if strategy is None else (strategy.pp, strategy.etp or 1)
+    return Run(precision, model.is_moe, model.is_mla, pp, etp, features, flags, date)
+
+
+def software_faults(software: SoftwareSpec | None, vendor: str | None) -> list[FieldError]:
+    """What of a spec's software no stack has, each under its own field."""
+    if software is None:
+        return []
+    try:
+        stack = software.document()
+    except SpecError as error:
+        return list(error.errors)
+    errors = [_override_fault(path, value) for path, value in software.overrides.items()]
+    if vendor is not None and vendor not in stack.vendors:
+        names = ", ".join(name for name, each in shipped_stacks().items() if vendor in each.vendors)
+        message = Message("stack.release_does_not_run_on_chips_of", name=stack.name, vendor=vendor)
+        errors.append(FieldError("/software/stack", message, Message("common.one_of", names=names)))
+    return [error for error in errors if error is not None]
+
+
+def _override_fault(path: str, value: str) -> FieldError | None:
+    """What is wrong with one fact that is otherwise."""
+    section, _, name = path.partition(".")
+    if section == "features" and name in FEATURES:
+        hint = Message("common.one_of", names=f"search.features.{name}, strategy.features")
+        return FieldError(f"/software/overrides/{path}", Message("common.unknown_key", name=repr(path)[:100]), hint)
+    pointer = f"/software/overrides/{path}"
+    if section not in SECTIONS or not name:
+        hint = Message("common.one_of", names=", ".join(f"{each}.NAME" for each in SECTIONS))
+        return FieldError(pointer, Message("common.unknown_key", name=repr(path)[:100]), hint)
+    known = _known(section)
+    if name not in known:
+        return FieldError(pointer, Message("common.unknown_key", name=repr(name)[:100]), did_you_mean(name, [*known]))
+    values = FORMAT_VALUES[name] if section == "formats" else () if section == "settings" else ("on", "off")
+    if values and value not in values:
+        hint = Message("common.one_of", names=", ".join(values))
+        return FieldError(pointer, Message("field_fault.is_invalid", value=repr(value)[:100]), hint)
+    return None
+
+
+def _known(section: str) -> Mapping[str, Any]:
+    """Names that facts of a section have, in any shipped stack."""
+    if section == "formats":
+        return FORMAT_VALUES
+    return {name: None for stack in shipped_stacks().values() for name in stack.facts[section]}
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in Run.__slots__}

@@ -1,0 +1,429 @@
+"""Software stacks as documents: what is on unless a flag says otherwise, the number formats of states, and its band.
+
+A shipped stack is a YAML under `stacks/`; one document may inherit another, whose facts it adds to, replaces or, by
+null, takes away. `resolved` is the one reading of them: every door that prices a run asks it, and none asks for a
+stack's name.
+What flags switch is not said here: it follows from the features' records and the flags that a release registers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from autodeploy.kit.errors import FieldError, SpecError
+from autodeploy.messages import Message
+from autodeploy.stack.frameworks import UNRESTRICTED
+from hardware_profiles.shipped_yaml import load_shipped_yaml
+
+KINDS: Final = ("code", "document", "record", "assumed")
+SECTIONS: Final = ("features", "memory", "void", "formats", "settings")
+PLAIN_KEYS: Final = (
+    *("name", "title", "inherits", "family", "target", "default", "vendors", "releases", "as_of", "trains"),
+    *("sources", "runs", "released"),
+)
+CONDITIONS: Final = ("precision", "model", "pp_at_least", "etp_at_least", "named", "not_named")
+FACT_KEYS: Final = ("kind", "source", "value", "when", "before", "since", "dated", "unless", "off_by", "on_by")
+# Number formats of states by the word that the formulas know each by; other formats change nothing.
+FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
+    {
+        ("gradients", "bf16"): "bf16_gradients",
+        ("weights", "fp8"): "fp8_weights",
+        ("moments", "bf16"): "precision_aware_optimizer",
+    }
+)
+# Those that change FP16 runs alone, whose gradients are else summed in 16 bits.
+FP16_FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({("gradients", "fp32"): "fp32_gradients"})
+FORMAT_VALUES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"gradients": ("as computed", "fp32", "bf16"), "weights": ("as computed", "fp8"), "moments": ("fp32", "bf16")}
+)
+TODAY: Final = "master"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the facts of a stack depend on.
+
+    named : features that the run says by name. date : a release or a day in a record's own words; None: not told.
+    """
+
+    precision: str = "bf16"
+    moe: bool = False
+    mla: bool = False
+    pp: int = 1
+    etp: int = 1
+    named: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()
+    date: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One statement with its kind and source.
+
+    when, before, since : conditions; all have to hold. unless : a named feature that says the opposite. off_by, on_by :
+    the flag of a script that switches it against the default. dated : it holds for runs alone whose day is told.
+    """
+
+    kind: str
+    source: str
+    value: str = ""
+    when: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    since: Mapping[str, Any] = field(default_factory=dict)
+    dated: bool = False
+    unless: str = ""
+    off_by: str = ""
+    on_by: str = ""
+
+    def holds(self, run: Run, released: Mapping[str, str]) -> bool:
+        """Whether it is so for a run."""
+        if self.before and not _is_before(run.date, self.before, released):
+            return False
+        if self.since and _is_before(run.date, self.since, released):
+            return False
+        if self.dated and not re.match(r"20\d\d", run.date or ""):
+            return False
+        if self.unless in run.named or self.off_by in run.flags or (self.on_by and self.on_by not in run.flags):
+            return False
+        tests: Mapping[str, Callable[[Any], bool]] = {
+            "precision": lambda wanted: run.precision == wanted,
+            "model": lambda wanted: run.mla if wanted == "mla" else run.moe,
+            "pp_at_least": lambda least: run.pp >= least,
+            "etp_at_least": lambda least: run.etp >= least,
+            "named": lambda name: name in run.named,
+            "not_named": lambda name: name not in run.named,
+        }
+        return all(tests[name](wanted) for name, wanted in self.when.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A software stack, everything that it inherits included.
+
+    family : the framework's name by which statistics group runs. target : the framework whose plans it runs; None:
+    no launch target. default : whether that framework means it on these vendors' chips. as_of : the day or release that
+    it stands for where a run tells none. runs : which records ran on it, by conditions. facts : by section and name,
+    alternatives in order.
+    """
+
+    name: str
+    title: str
+    family: str
+    target: str | None = None
+    default: bool = False
+    vendors: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    as_of: str | None = None
+    trains: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    runs: tuple[Mapping[str, Any], ...] = ()
+    released: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, tuple[Fact, ...]]] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """What a list of stacks says of it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "vendors": list(self.vendors),
+            "target": self.target,
+            "default": self.default,
+            "releases": list(self.releases),
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The stack with every fact, what it inherits included."""
+        names = ("section", "name", "value", "kind", "source")
+        facts = [dict(zip(names, row, strict=True)) for row in self.rows()]
+        return {**self.summary(), "as_of": self.as_of, "facts": facts, "sources": {**self.sources}}
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Section, name, value with its conditions, kind and source of every fact."""
+        return [
+            (section, name, _said(fact), fact.kind, fact.source)
+            for section in SECTIONS
+            for name, facts in self.facts[section].items()
+            for fact in facts
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """A stack as one run has it.
+
+    features : on without being named. memory : words that change memory alone, number formats of states among them.
+    void : names of features that change nothing. settings : by name.
+    """
+
+    stack: Stack
+    features: frozenset[str]
+    memory: frozenset[str]
+    void: frozenset[str]
+    formats: Mapping[str, str]
+    settings: Mapping[str, str]
+
+    @property
+    def band(self) -> str:
+        """Band of the software factor."""
+        return self.settings.get("band", "current")
+
+    @property
+    def dispatcher(self) -> str:
+        """Dispatcher of experts' tokens where a launch names none."""
+        return self.settings.get("dispatcher", "alltoall")
+
+
+def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None) -> Software:
+    """What a stack is for a run: the one reading of stack documents.
+
+    Parameters
+    ----------
+    overrides : of single facts, by "section.name": on or off for features, a value for formats and settings.
+    """
+    run = replace(run, date=run.date or stack.as_of)
+
+    def holding(section: str) -> dict[str, Fact]:
+        found = {}
+        for name, facts in stack.facts[section].items():
+            fact = next((each for each in facts if each.holds(run, stack.released)), None)
+            if fact is not None:
+                found[name] = fact
+        return found
+
+    on, memory, void = (set(holding(section)) for section in ("features", "memory", "void"))
+    formats, settings = ({name: fact.value for name, fact in holding(s).items()} for s in ("formats", "settings"))
+    for path, value in (overrides or {}).items():
+        section, _, name = path.partition(".")
+        if section in ("formats", "settings"):
+            (formats if section == "formats" else settings)[name] = value
+        else:
+            (on.add if value == "on" else on.discard)(name)
+    words = {**FORMATS, **(FP16_FORMATS if run.precision == "fp16" else {})}
+    memory |= {word for (state, value), word in words.items() if formats.get(state) == value}
+    return Software(stack, frozenset(on), frozenset(memory), frozenset(void), formats, settings)
+
+
+@cache
+def shipped_stacks() -> Mapping[str, Stack]:
+    """The stacks of the package, by name."""
+    documents = _shipped_documents()
+    return MappingProxyType({name: stack_of_document(documents[name], documents) for name in sorted(documents)})
+
+
+@cache
+def _shipped_documents() -> Mapping[str, Any]:
+    folder = files("autodeploy.stack") / "stacks"
+    texts = [each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".yaml")]
+    return {document["name"]: document for document in map(load_shipped_yaml, texts)}
+
+
+def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] | None = None) -> Stack:
+    """The stack that a document describes; what it inherits is one of the package's.
+
+    Raises
+    ------
+    SpecError
+        with every key that no stack has, fact without kind or source, and parent that is not there.
+    """
+    documents = _shipped_documents() if documents is None else documents
+    errors: list[FieldError] = []
+    whole = _with_parents(document, documents, errors, ())
+    if not errors:
+        errors = _faults(whole)
+    if errors:
+        raise SpecError(errors=tuple(errors))
+    plain = {key: whole[key] for key in PLAIN_KEYS if key in whole and key != "inherits"}
+    for key in ("vendors", "releases", "runs"):
+        plain[key] = tuple(plain.get(key) or ())
+    plain["released"] = {**(plain.get("released") or {})}
+    facts = {
+        section: {
+            name: tuple(Fact(**each) for each in (row if isinstance(row, list) else [row]))
+            for name, row in (whole.get(section) or {}).items()
+            if row is not None
+        }
+        for section in SECTIONS
+    }
+    return Stack(**{"family": whole["name"], **plain}, facts=facts)
+
+
+def _with_parents(
+    document: Mapping[str, Any], documents: Mapping[str, Any], errors: list[FieldError], below: tuple[str, ...]
+) -> dict[str, Any]:
+    """A document over those that it inherits: mappings key by key, anything else whole; records are its own."""
+    parent = document.get("inherits")
+    if parent is None:
+        return dict(document)
+    if not isinstance(parent, str) or parent not in documents or parent in below:
+        hint = Message("common.one_of", names=", ".join(sorted(documents)))
+        errors.append(FieldError("/inherits", Message("field_fault.is_invalid", value=repr(parent)[:100]), hint))
+        return dict(document)
+    base = _with_parents(documents[parent], documents, errors, (*below, parent))
+    merged = {key: value for key, value in base.items() if key != "runs"}
+    for key, value in document.items():
+        both = key in (*SECTIONS, "sources", "released") and isinstance(value, Mapping) and key in base
+        merged[key] = {**(base[key] or {}), **value} if both else value
+    return merged
+
+
+def _faults(document: Mapping[str, Any]) -> list[FieldError]:
+    """What is no stack in a document, each under its own place."""
+    errors = []
+
+    def refuse(path: str, names: tuple[str, ...]) -> None:
+        key = path.rsplit("/", 1)[-1]
+        message = Message("common.unknown_key", name=repr(key)[:100])
+        errors.append(FieldError(path, message, Message("common.one_of", names=", ".join(names))))
+
+    def need(path: str, name: str) -> None:
+        errors.append(FieldError(f"{path}/{name}", Message("common.is_required", name=name)))
+
+    for key in document.keys() - {*PLAIN_KEYS, *SECTIONS}:
+        refuse(f"/{key}", (*PLAIN_KEYS, *SECTIONS))
+    for name in ("name", "title"):
+        if not isinstance(document.get(name), str):
+            need("", name)
+    for section in SECTIONS:
+        rows = document.get(section) or {}
+        if not isinstance(rows, Mapping):
+            errors.append(FieldError(f"/{section}", Message("field_fault.is_invalid", value=repr(rows)[:100])))
+            continue
+        for name, row in rows.items():
+            for each in row if isinstance(row, list) else [] if row is None else [row]:
+                path = f"/{section}/{name}"
+                if not isinstance(each, Mapping):
+                    errors.append(FieldError(path, Message("field_fault.is_invalid", value=repr(each)[:100])))
+                    continue
+                for key in each.keys() - set(FACT_KEYS):
+                    refuse(f"{path}/{key}", FACT_KEYS)
+                for key in (each.get("when") or {}).keys() - set(CONDITIONS):
+                    refuse(f"{path}/when/{key}", CONDITIONS)
+                if each.get("kind") not in KINDS:
+                    hint = Message("common.one_of", names=", ".join(KINDS))
+                    given = Message("field_fault.is_invalid", value=repr(each.get("kind"))[:100])
+                    errors.append(FieldError(f"{path}/kind", given, hint))
+                if not each.get("source"):
+                    need(path, "source")
+                errors += _value_faults(section, name, path, each.get("value"))
+    return errors
+
+
+def _value_faults(section: str, name: str, path: str, value: Any) -> list[FieldError]:
+    if section != "formats":
+        return []
+    if name not in FORMAT_VALUES:
+        hint = Message("common.one_of", names=", ".join(FORMAT_VALUES))
+        return [FieldError(path, Message("common.unknown_key", name=repr(name)[:100]), hint)]
+    if value in FORMAT_VALUES[name]:
+        return []
+    hint = Message("common.one_of", names=", ".join(FORMAT_VALUES[name]))
+    return [FieldError(f"{path}/value", Message("field_fault.is_invalid", value=repr(value)[:100]), hint)]
+
+
+def stack_named(name: str) -> Stack:
+    """The shipped stack of that name.
+
+    Raises
+    ------
+    SpecError
+        when there is none; the hint names them.
+    """
+    stacks = shipped_stacks()
+    if name not in stacks:
+        message = Message("common.there_is_no", what="stack", name=repr(name[:100]))
+        raise SpecError(message, path="/software", hint=Message("common.one_of", names=", ".join(stacks)))
+    return stacks[name]
+
+
+@cache
+def opposites() -> frozenset[str]:
+    """Names that only say that what some stack leaves out was on."""
+    stacks = shipped_stacks().values()
+    facts = (fact for stack in stacks for facts in stack.facts["features"].values() for fact in facts)
+    return frozenset(fact.unless for fact in facts if fact.unless)
+
+
+NOTHING: Final = Stack("none", "no stack", "", facts={section: {} for section in SECTIONS})
+
+
+def default_stack(target: str, vendor: str | None) -> Stack:
+    """The stack that a framework means on a vendor's chips; of no framework, one that says nothing."""
+    found = [s for s in shipped_stacks().values() if s.default and s.target == target and target != UNRESTRICTED]
+    return next((s for s in found if vendor is None or vendor in s.vendors), NOTHING)
+
+
+def unnamed_features(target: str, vendor: str | None, run: Run | None = None) -> frozenset[str]:
+    """What a launch of a framework has on, on a vendor's chips, without being asked."""
+    return resolved(default_stack(target, vendor), run or Run()).features
+
+
+def stack_of_run(framework: str, source: str, vendor: str, generation: str, run: Run) -> Stack:
+    """The stack that a record ran on: the most particular of those whose conditions it meets.
+
+    Parameters
+    ----------
+    framework : in the record's own words. generation : of its chip.
+    """
+    words = re.sub("[^a-z0-9]", "", framework.lower())
+    best, weight = NOTHING, (-1, -1)
+    for stack in shipped_stacks().values():
+        if vendor not in stack.vendors:
+            continue
+        for each in stack.runs:
+            prefix = max((len(name) for name in each.get("frameworks", ()) if words.startswith(name)), default=0)
+            met = (
+                ("frameworks" not in each or prefix > 0)
+                and ("sources" not in each or any(part in source for part in each["sources"]))
+                and ("generations" not in each or generation in each["generations"])
+                and run.precision not in each.get("not_precisions", ())
+                and not run.named & {*each.get("not_named", ())}
+                and ("before" not in each or _is_before(run.date, each["before"], stack.released))
+            )
+            if met and (len(each), prefix) > weight:
+                best, weight = stack, (len(each), prefix)
+    return best
+
+
+def _is_before(date: str | None, limit: Mapping[str, Any], released: Mapping[str, str]) -> bool:
+    """Whether a release or a day, in a record's words, is before a limit.
+
+    A limit with a release compares numbers of releases, and days with days; one without compares days, also those of
+    releases whose day is known. What tells nothing is of today, or, where the limit says `undated`, before it.
+    """
+    text = (date or "").lower()
+    if limit.get("undated") and not re.match(r"mas|dev|20|[rv]?\d{1,2}\.\d", text):
+        return True
+    if "release" in limit and (match := re.match(r"[vr]?(\d{1,2})\.(\d+)", text)):
+        major, minor = str(limit["release"]).split(".")
+        return (int(match[1]), int(match[2])) < (int(major), int(minor))
+    if "release" in limit and text[:2] != "20":
+        return False
+    return _day(text, released) < str(limit["date"])
+
+
+def _day(text: str, released: Mapping[str, str]) -> str:
+    """The day of a release or of a date in words; a year alone is late in it, and what tells none is of 2025."""
+    if match := re.match(r"(20\d\d)[-./](\d\d?)(?:[-./](\d\d?))?", text):
+        return f"{match[1]}-{int(match[2]):02d}-{int(match[3] or 1):02d}"
+    for name, day in released.items():
+        if text.removeprefix("v").removeprefix("r").startswith(name):
+            return day
+    if match := re.match(r"(20\d\d)\b", text):
+        return f"{match[1]}-{12 if match[1] < '2024' else 7:02d}-30"
+    return "2025-01-01"
+
+
+def _said(fact: Fact) -> str:
+    """The value of a fact and what it depends on, in one line."""
+    parts = [fact.value or "on"]
+    for name, condition in (("when", fact.when), ("before", fact.before), ("since", fact.since)):
+        if condition:
+            parts.append(f"{name} " + ", ".join(f"{key} {value}" for key, value in condition.items()))
+    parts += [f"{word} {text}" for word, text in (("off by", fact.off_by), ("on by", fact.on_by)) if text]
+    return "; ".join(parts + ([f"unless {fact.unless}"] if fact.unless else []))
