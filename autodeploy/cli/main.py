@@ -31,6 +31,7 @@ from autodeploy.cli import (
     runs,
     serve,
     validate,
+    verify,
     why_not,
     worker,
 )
@@ -51,7 +52,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, probe, export, why_not, improve, recommend, ablate, check, compare):
+for module in (plan, validate, calibrate, probe, export, why_not, improve, recommend, ablate, check, compare, verify):
     app.add_typer(module.app)
 for module in (replay, import_file, serve, worker, doctor):
     app.add_typer(module.app)
