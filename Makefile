@@ -26,7 +26,7 @@ TYPED := autodeploy api cost_models hardware_profiles docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak recommended stability freeze wheelhouse calibrate accuracy generation rl backtest scoreboard flags docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak recommended stability freeze wheelhouse calibrate accuracy generation rl backtest scoreboard flags conformance docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -121,6 +121,12 @@ flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED
 		$(if $(MINDFORMERS),--mindformers $(MINDFORMERS)) \
 		$(if $(TORCHTITAN),--torchtitan $(TORCHTITAN)) $(if $(TORCHTITAN_NPU),--torchtitan-npu $(TORCHTITAN_NPU)) \
 		$(if $(VERL),--verl $(VERL)) $(if $(MINDSPEED_RL),--mindspeed-rl $(MINDSPEED_RL))
+
+CONFORMANCE_TREES ?= trees
+CONFORMANCE_PYTHON ?= $(TORCH_PYTHON)
+
+conformance: $(STAMP) ## Run tests/witness/plans.yaml by the frameworks on the CPU and record; CONFORMANCE_TREES= one folder a release
+	@$(BIN)/python -m tests.witness --trees $(CONFORMANCE_TREES) --python $(CONFORMANCE_PYTHON) $(PLANS)
 
 docs: $(STAMP) ## Regenerate the reference pages, figures, NOTICE and the numbers of the README
 	@$(BIN)/python -m docs.generate

@@ -16,7 +16,8 @@ from autodeploy.cli.import_file import (
     NumNpus,  # noqa: TC001 - typer reads annotations
     Settings,  # noqa: TC001 - typer reads annotations
 )
-from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, language
+from autodeploy.cli.verify import Megatron, MindSpeed, MindSpeedLLM, Python, Stages, trees_of, witness
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -156,11 +157,20 @@ def check(
         Path | None, typer.Option("--markdown", metavar="FILE", help="also write Markdown there")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="also write JUnit XML there")] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="also run it on the CPU at toy widths, as `verify` does a plan; needs trees")
+    ] = False,
+    megatron: Megatron = None,
+    mindspeed: MindSpeed = None,
+    mindspeed_llm: MindSpeedLLM = None,
+    python: Python = None,
+    stages: Stages = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Check a launch against limits: legality, memory, time relative to the best plan or a baseline.
 
-    Exit codes: 0 passed, 1 a gate failed, 2 invalid file or option. Scripts are parsed, never executed.
+    Exit codes: 0 passed, 1 a gate failed, 2 invalid file or option. Scripts are parsed, never executed; with
+    --run their flags are given to the framework's own entry.
     """
     from autodeploy.analysis.launch_checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report
@@ -188,6 +198,10 @@ def check(
         write_report(_shown(report, CheckFormat.MARKDOWN, lang, name), markdown)
     if junit is not None:
         write_report(_shown(report, CheckFormat.JUNIT, lang, name), junit)
+    if run:
+        witness(
+            asked.read(), trees_of(megatron, mindspeed, mindspeed_llm), python, stages, None, ListFormat.TABLE, lang
+        )
     if not report.passed:
         raise typer.Exit(GATE_FAILED)
 

@@ -32,6 +32,7 @@ from autodeploy.cli import (
     serve,
     stacks,
     validate,
+    verify,
     why_not,
     worker,
 )
@@ -52,7 +53,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, probe, export, why_not, improve, recommend, ablate, check, compare):
+for module in (plan, validate, calibrate, probe, export, why_not, improve, recommend, ablate, check, compare, verify):
     app.add_typer(module.app)
 for module in (replay, import_file, serve, worker, doctor):
     app.add_typer(module.app)

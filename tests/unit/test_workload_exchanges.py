@@ -187,10 +187,12 @@ def test_the_output_head_communicates_as_any_product_cut_by_columns() -> None:
 def test_the_loss_reduces_three_numbers_a_token() -> None:
     # Vocabulary-parallel cross-entropy: maximum, the target's logit and the sum of exponents, FP32.
     loss = exchange(head_table(load_preset("llama2-7b"), shard(tp=8), FUSED), "loss_reduce")
-    assert float(loss.message_bytes[0]) == 4096 * 3 * 4
+    assert float(loss.message_bytes[0]) == 4096 * 4
+    assert loss.forward_count == 3
 
 
 def test_the_embedding_is_scattered_and_its_gradient_gathered() -> None:
     table = embedding_table(load_preset("llama2-7b"), shard(tp=8))
-    assert counts(table, "scatter") == (1, 1)
+    assert counts(table, "scatter") == (1, 0)
+    assert counts(table, "gather") == (0, 1)
     assert counts(embedding_table(load_preset("llama2-7b"), shard()), "scatter") == (0, 0)

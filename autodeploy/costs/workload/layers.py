@@ -413,18 +413,24 @@ def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
 
 
 def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | None = None) -> LayerTable:
-    """Token embedding on the first stage: a gather forward, a scatter-add backward."""
+    """Token embedding on the first stage: a gather forward, a scatter-add backward.
+
+    Rows that other ranks have are summed forward; with sequence parallelism scattered, and their gradients gathered.
+    Source: Megatron-LM tensor_parallel/layers.py, VocabParallelEmbedding.
+    """
     on = on or OperatorFeatures()
     cut = vocabulary_cut(shard, on)
     elements = shard.tokens * model.hidden_size
     lookup = Operator("embedding", "movement", "mlp", forward_bytes=4.0 * elements, backward_bytes=8.0 * elements)
     params = np.asarray(model.embedding_params / cut)
-    multiple = np.where(cut > 1, 1.0, 0.0)
-    kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
-    ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
-    table = LayerTable(
-        "embedding", (lookup, *repeated(model, shard)), (ids,), (kind_reduce,), params, np.zeros_like(params)
+    message, (sharded, whole) = np.asarray(2.0 * elements), (np.where(cut > 1, n, 0.0) for n in cut_and_whole(shard))
+    exchanges = (
+        Exchange("embedding_scatter", "scatter", "mlp", message, sharded, 0.0),
+        Exchange("embedding_gather", "gather", "mlp", message, 0.0, sharded),
+        Exchange("embedding_reduce", "reduce", "mlp", message, whole, 0.0),
     )
+    ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
+    table = LayerTable("embedding", (lookup, *repeated(model, shard)), (ids,), exchanges, params, np.zeros_like(params))
     return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
 
 
@@ -488,8 +494,8 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     if on.whole_vocabulary:  # every rank has the whole gradient of its input
         exchanges = [exchange for exchange in exchanges if exchange.kind == "gather"]
     once = np.where(shard.tp > 1, 1.0, 0.0)
-    reduced = np.asarray((LOSS_REDUCED_BYTES if on.reference else 12.0) * tokens)
-    loss = Exchange("loss_reduce", "reduce", "mlp", reduced, once, 0.0, carries="sums")
+    sums = LOSS_REDUCED_BYTES / 4.0 if on.reference else 3.0  # FP32 of a token each: largest, label's, sum of exponents
+    loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(4.0 * tokens), sums * once, 0.0, carries="sums")
     params = np.asarray(model.head_params / cut + h + model.stream_head_params)
     none, passing = np.zeros_like(params), tensors[1].kept_bytes
     summed = accumulating(operators, on)

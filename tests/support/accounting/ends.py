@@ -23,10 +23,12 @@ def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int
     a.vector("embedding", "mlp", 4 * elements, back, moves=True, calls=(1, 0) if frozen else None)
     a.keep("token_ids", 8 * a.tokens)
     add_repeat(a)
-    reduced = machine.all_gather(2 * elements, groups["tp"])
+    moved, summed = machine.all_gather(2 * elements, groups["tp"]), machine.all_reduce(2 * elements, groups["tp"])
     cut = vocabulary_ranks(run, d)
-    many = 1 if cut > 1 else 0
-    a.message("embedding_reduce", "tp", reduced, many, 0 if frozen else many)
+    sharded, whole = (1 if cut > 1 and d.sequence_parallel is on else 0 for on in (True, False))
+    a.message("embedding_scatter", "tp", moved, sharded, 0)
+    a.message("embedding_gather", "tp", moved, 0, 0 if frozen else sharded)
+    a.message("embedding_reduce", "tp", summed, whole, 0)
     a.dense_params = a.end_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / cut
     _freeze(a)
     add_reference(a)
@@ -92,8 +94,7 @@ def _head(a: Account) -> None:
     plain = 1 if not a.d.sequence_parallel and cut > 1 else 0
     whole = machine.all_reduce(2 * a.tokens * h, tp)
     a.message("head_gradient_reduce", "tp", whole, 0, plain, hide_backward=reduced)
-    summed = machine.all_reduce((8 if r.pairs else 12) * a.tokens, tp)
-    a.message("loss_reduce", "tp", summed, 1 if len(tp) > 1 else 0, 0)
+    a.message("loss_reduce", "tp", machine.all_reduce(4 * a.tokens, tp), (2 if r.pairs else 3) * (len(tp) > 1), 0)
 
 
 def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:

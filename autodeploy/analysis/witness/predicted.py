@@ -1,0 +1,138 @@
+"""What the product says that the first rank of each pipeline stage holds, sends and keeps in one step."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.analysis.witness.documents import Counts, Message
+from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING, group_name
+from autodeploy.costs.layers.unit_costs import layer_inputs, scalar_at
+from autodeploy.costs.steps.estimate import Placed, applied_array
+from autodeploy.search import planner
+
+if TYPE_CHECKING:
+    from autodeploy.analysis.launch_checks.launch import Launch
+    from autodeploy.costs.layers.exchanges import LayerInputs
+    from autodeploy.search.ranking.one_strategy import Predicted
+    from cost_models.arrays import Floats
+
+ELEMENT_BYTES = 2
+EVEN = {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction of a launch, by stage."""
+
+    launch: Launch
+    found: Predicted
+
+    @classmethod
+    def of(cls, launch: Launch) -> Prediction:
+        """The prediction of the launch's strategy where every expert receives as many tokens."""
+        strategy = launch.spec.strategy
+        assert strategy is not None
+        if launch.spec.model.is_moe:
+            training = launch.spec.training.model_copy(update=EVEN)
+            launch = replace(launch, spec=launch.spec.model_copy(update={"training": training}))
+        return cls(launch, planner.predict(planner.prepare(launch.spec), strategy, launch.features))
+
+    @cached_property
+    def placed(self) -> Placed:
+        """The candidate under its layout."""
+        return Placed.of(self.found.priced, self.found.layout)
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.placed.problem.pp
+
+    def counts(self, stage: int) -> Counts:
+        """All counts of a stage."""
+        memory = self.found.estimate.memory
+        dense, experts = (self.placed.chunk_sums(f"cost.{kind}_params")[stage] for kind in ("dense", "expert"))
+        return Counts(
+            stage=stage,
+            parameters=_whole(dense + experts),
+            expert_parameters=_whole(experts),
+            weight_bytes=round(memory["weights"][stage]),
+            gradient_bytes=round(memory["gradients"][stage]),
+            optimizer_bytes=round(memory["optimizer"][stage]),
+            kept_bytes=round(memory["activations"][stage]),
+            order=self._order(stage),
+            messages=self._messages(stage),
+        )
+
+    def _order(self, stage: int) -> tuple[str, ...]:
+        order = self.placed.problem.order
+        words = []
+        for slot in range(order.forward_chunk.shape[1]):
+            forward, backward = order.forward_chunk[stage, slot], order.backward_chunk[stage, slot]
+            word = f"F{forward}.{order.forward_micro_batch[stage, slot]}" if forward >= 0 else ""
+            word += f"B{backward}.{order.backward_micro_batch[stage, slot]}" if backward >= 0 else ""
+            if word:
+                words.append(word)
+        return tuple(words)
+
+    def _messages(self, stage: int) -> tuple[Message, ...]:
+        found: Counter[tuple[str, str, int]] = Counter()
+        for layer, runs, again in self._layers(stage):
+            collectives = GATHERING if self.launch_gathers else COLLECTIVES
+            for exchange in layer.table.exchanges:
+                group = group_name(exchange)
+                if scalar_at(getattr(layer.groups, group).size, 0) <= 1:
+                    continue
+                forward, backward = (scalar_at(count, 0) for count in (exchange.forward_count, exchange.backward_count))
+                copies = layer.table.choices_of(exchange) if exchange.kind in {"dispatch", "combine"} else 1.0
+                size = round(copies * scalar_at(exchange.message_bytes, 0))
+                operation = collectives[exchange.kind].replace("send_receive", "send")
+                lane = "cp" if group in ("ring", "ulysses") else group
+                found[lane, operation, size] += round(runs * (forward + backward) + again * forward)
+        found.update(self._sends(stage))
+        return tuple(
+            Message(group=g, operation=o, size_bytes=b, calls=n) for (g, o, b), n in sorted(found.items()) if n
+        )
+
+    @property
+    def launch_gathers(self) -> bool:
+        """Whether experts' tokens are gathered."""
+        strategy = self.launch.spec.strategy
+        return strategy is not None and strategy.moe_dispatcher == "allgather"
+
+    def _layers(self, stage: int) -> list[tuple[LayerInputs, float, float]]:
+        """Kinds of layers on a stage: how often a step runs them, and how often it computes one forward pass again."""
+        problem, found = self.placed.problem, self.found
+        runs = problem.chunk_micro_batches
+        inputs = [layer for layer, _ in layer_inputs(found.context, found.candidate)]
+        applied = applied_array(problem, found.layout)[0, stage]
+        layers = self.placed.layers[0, stage].sum(axis=0)
+        whole = np.zeros(len(layers))
+        for number, option in enumerate(problem.options):
+            if option.name == "full":
+                whole[option.layer_class] += applied[number]
+        rows = [(inputs[n], runs * float(layers[n]), runs * float(whole[n])) for n in range(len(layers))]
+        pieces = {step.name: layer for step, layer in zip(found.classes.pieces, inputs[len(layers) :], strict=False)}
+        for piece in problem.pieces:
+            if piece.stage == stage and piece.cost.name in pieces:
+                rows.append((pieces[piece.cost.name], float(runs), 0.0))
+        return rows
+
+    def _sends(self, stage: int) -> dict[tuple[str, str, int], int]:
+        """Activations to the next part of the model and gradients to the one before, where another stage has it."""
+        problem, spec, candidate = self.placed.problem, self.launch.spec, self.found.candidate
+        split = int(candidate.cp[0]) * int(candidate.tp[0] if candidate.sequence_parallel[0] else 1)
+        tokens = spec.training.seq_length * int(candidate.micro_batch_size[0]) // split
+        size = tokens * spec.model.hidden_size * ELEMENT_BYTES
+        places = [part[0] for part in problem.parts]
+        sends = sum((a[0] == stage) + (b[0] == stage) for a, b in itertools.pairwise(places) if a[0] != b[0])
+        return {("pp", "send", size): sends * problem.chunk_micro_batches}
+
+
+def _whole(values: Floats) -> tuple[int, ...]:
+    return tuple(round(float(value)) for value in values)

@@ -1,0 +1,1 @@
+"""What frameworks did with exported plans on the CPU, on record."""
