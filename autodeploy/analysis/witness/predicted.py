@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.analysis.witness.documents import Counts, Message
-from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING, group_name
+from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING
 from autodeploy.costs.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.costs.steps.estimate import Placed, applied_array
+from autodeploy.costs.workload.operators import group_of
 from autodeploy.search import planner
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Prediction:
         if launch.spec.model.is_moe:
             training = launch.spec.training.model_copy(update=EVEN)
             launch = replace(launch, spec=launch.spec.model_copy(update={"training": training}))
-        return cls(launch, planner.predict(planner.prepare(launch.spec), strategy, launch.features))
+        return cls(launch, planner.predict(planner.prepare(launch.spec), strategy))
 
     @cached_property
     def placed(self) -> Placed:
@@ -85,7 +86,7 @@ class Prediction:
         for layer, runs, again in self._layers(stage):
             collectives = GATHERING if self.launch_gathers else COLLECTIVES
             for exchange in layer.table.exchanges:
-                group = group_name(exchange)
+                group = group_of(exchange)
                 if scalar_at(getattr(layer.groups, group).size, 0) <= 1:
                     continue
                 forward, backward = (scalar_at(count, 0) for count in (exchange.forward_count, exchange.backward_count))

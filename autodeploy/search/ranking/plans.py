@@ -25,9 +25,9 @@ from autodeploy.costs.steps.estimate import Estimate, Layout, applied_array, est
 from autodeploy.costs.workload.flops import CONVENTION
 from autodeploy.costs.workload.memory_choices import CHOICES, SWAP_NAMES
 from autodeploy.messages import Message
-from autodeploy.ranking.count_on import count_on
 from autodeploy.search.branch_and_bound.candidate import by_context, priced_together
 from autodeploy.search.branch_and_bound.worker_process import by_two, halves_of
+from autodeploy.search.ranking.count_on import count_on
 from autodeploy.search.ranking.explanation import features_in_use, headroom
 from autodeploy.search.ranking.measured_speed import rescaled
 from autodeploy.search.ranking.operator_report import lane_report

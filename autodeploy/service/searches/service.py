@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from autodeploy.kit.errors import ConflictError, LimitError, NotFoundError
 from autodeploy.messages import Message, joined
-from autodeploy.service.callers.access import ANYONE, ApiKeys, Principal
+from autodeploy.service.callers.access import ANYONE, Principal
 from autodeploy.service.clusters.overlays import Freshness, Resting, with_overlay
 from autodeploy.service.requests.intake import placed_in_spec, refuse_files
 from autodeploy.service.runner.execution import execute
@@ -34,6 +34,7 @@ from autodeploy.service.searches.views import PlanView, SearchPage, SearchSummar
 from autodeploy.service.store.base import now_in
 from autodeploy.service.store.deliveries import Deliveries
 from autodeploy.service.store.events import STATUS, Events, IdempotencyKeys
+from autodeploy.service.store.keys import ApiKeys
 from autodeploy.service.store.plan_rows import Plans, plan_json
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.searches import LIST_COLUMNS, Searches, SearchFilter, sorted_page

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, select, text
 
-from autodeploy.service.callers.access import Sessions
+from autodeploy.service.store.keys import Sessions
 from autodeploy.service.store.tables import AuditRow, BatchRow, SearchRow, TagRow
 from autodeploy.specs.planset import FINISHED
 
