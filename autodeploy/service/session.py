@@ -20,7 +20,7 @@ from autodeploy.service.launches import refuse_illegal
 from autodeploy.service.requests.intake import best_of, with_checkpoints
 from autodeploy.service.runner.call_pool import CallPool
 from autodeploy.service.runner.embedded import EmbeddedRunner
-from autodeploy.service.runner.orphan_recovery import Owner
+from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER, Planner, load_planner
 from autodeploy.service.runner.workers import Presence, Workers
 from autodeploy.service.runs.service import RunService

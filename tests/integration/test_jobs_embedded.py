@@ -11,7 +11,8 @@ import pytest
 
 from autodeploy.kit.errors import SearchCancelled
 from autodeploy.service.runner.embedded import EmbeddedRunner
-from autodeploy.service.runner.orphan_recovery import Owner, recover
+from autodeploy.service.runner.orphan_recovery import recover
+from autodeploy.service.runner.owner import Owner
 from autodeploy.service.session import open_services
 from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.database import Database

@@ -13,7 +13,7 @@ import pytest
 
 from autodeploy.cli.output import replacing
 from autodeploy.service.runner import fork_server
-from autodeploy.service.runner.orphan_recovery import Owner
+from autodeploy.service.runner.owner import Owner
 
 if TYPE_CHECKING:
     from pathlib import Path

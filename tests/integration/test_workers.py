@@ -15,7 +15,7 @@ from autodeploy.cli import remote
 from autodeploy.client import Search
 from autodeploy.kit.errors import StorageFullError
 from autodeploy.service.runner.memory_limit import resident_bytes
-from autodeploy.service.runner.orphan_recovery import Owner
+from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.workers import Presence, Workers, WorkerView
 from autodeploy.service.session import open_services
 from autodeploy.service.store.base import utc_now

@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.service.runner.orphan_recovery import Owner, hand_back, recover, recovery_pause_s, retry_or_fail
+from autodeploy.service.runner.orphan_recovery import hand_back, recover, recovery_pause_s, retry_or_fail
+from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER
 from autodeploy.service.runner.procrastinate_queue import JobReceiver, JobSender
 from autodeploy.service.runner.runner import SearchTally, slot_rules

@@ -11,7 +11,8 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
-from autodeploy.service.runner.orphan_recovery import Owner, hand_back, recover, recovery_pause_s, retry_or_fail
+from autodeploy.service.runner.orphan_recovery import hand_back, recover, recovery_pause_s, retry_or_fail
+from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER
 from autodeploy.service.runner.runner import SearchTally, slot_rules
 from autodeploy.service.runner.search_process import SearchProcess

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autodeploy.kit.process import use_one_thread
-from autodeploy.service.runner.orphan_recovery import Owner
+from autodeploy.service.runner.owner import Owner
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from autodeploy.kit.settings import Settings
-    from autodeploy.service.runner.orphan_recovery import Owner
+    from autodeploy.service.runner.owner import Owner
     from autodeploy.service.store.database import Database
 
 

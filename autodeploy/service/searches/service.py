@@ -15,7 +15,7 @@ from autodeploy.service.clusters.overlays import Freshness, Resting, with_overla
 from autodeploy.service.requests.intake import placed_in_spec, refuse_files
 from autodeploy.service.runner.execution import execute
 from autodeploy.service.runner.forecast import QueueOutlook
-from autodeploy.service.runner.orphan_recovery import Owner
+from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.runner import slot_rules
 from autodeploy.service.runner.workers import Workers
 from autodeploy.service.searches.submissions import (
