@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install plan serve test coverage bench soak recommended stability freeze wheelhouse calibrate accuracy generation rl backtest scoreboard flags conformance docs check format lock clean
-.PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
+.PHONY: check_format check_lint check_types check_imports check_spelling check_sizes check_ratchet
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,7 +133,7 @@ docs: $(STAMP) ## Regenerate the reference pages, figures, NOTICE and the number
 	@$(BIN)/python -m docs.readme
 	@$(BIN)/python -m docs.notice
 
-check: check_format check_lint check_types check_imports check_spelling check_sizes ## Check all that can be read off the code
+check: check_format check_lint check_types check_imports check_spelling check_sizes check_ratchet ## Check all that can be read off the code
 
 check_format: $(STAMP)
 	$(BIN)/ruff format --check --output-format concise .
@@ -147,6 +147,8 @@ check_spelling: $(STAMP)
 	$(BIN)/codespell
 check_sizes: $(STAMP)
 	$(BIN)/python .ci/file_sizes.py
+check_ratchet: $(STAMP)
+	$(BIN)/python .ci/ratchet.py
 
 format: $(STAMP) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -10,8 +10,9 @@ from autodeploy.reports.wording import degrees, percent, quantity, report_text, 
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.planset import Plan, RlPlan
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.rl import RlStrategy
+    from autodeploy.specs.rl_plan import RlPlan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.training_run import Prior, RunPhase, TrainingRun
 

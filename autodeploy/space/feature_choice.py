@@ -74,6 +74,12 @@ def launchable_features(release: Release | None) -> frozenset[str]:
     return frozenset(name for name, variant in variants_of(release).items() if variant is not None)
 
 
+def always_on(release: Release | None) -> frozenset[str]:
+    """Features that a release has whatever its flags say; none without a release."""
+    variants = {} if release is None else variants_of(release)
+    return frozenset(name for name, variant in variants.items() if variant is not None and variant.always)
+
+
 def _lacking(name: str, profile: Profile) -> Message:
     return Message.of_record(f"lacks.{profile.name}.{name}", profile.lacks[name])
 

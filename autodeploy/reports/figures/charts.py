@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
     from autodeploy.reports.figures.layout import Figure, Trace
-    from autodeploy.specs.planset import Plan, RlPlan
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.rl_plan import RlPlan
     from autodeploy.specs.what_if import ClusterComparison
 
 

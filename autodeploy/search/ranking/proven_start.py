@@ -20,7 +20,7 @@ from autodeploy.search.ranking.plans import plans_of_solved
 from autodeploy.search.ranking.uncertainty import memory_spread_of, roomy_limit_bytes
 from autodeploy.search.ranking.unproven import unproven_axes
 from autodeploy.space.candidates import DISPATCHERS
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import always_on, choose_features
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.search import Axis, AxisValue, SearchSpec
 from autodeploy.stack.features import FEATURES
@@ -56,6 +56,7 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
     family = context.family
     measured = {name: each.mechanism for name, each in FEATURES.items() if each.measured}
     off = {name for name, mechanism in measured.items() if not proven_values(family, FEATURE, [mechanism])} | {*SWAPS}
+    off -= always_on(spec.search.release(profile.vendor))
     search = SearchSpec(
         target=spec.search.target,
         target_release=spec.search.target_release,
