@@ -224,9 +224,9 @@ class RiskTerms(Document):
     restart_hours: Annotated[
         float, Field(ge=0, le=10_000, description="for an out-of-memory later, with the work that is lost")
     ] = 1.0
-    run_days: Annotated[float, Field(gt=0, le=10_000, description="length of the run where the spec has no tokens")] = (
-        30.0
-    )
+    run_days: Annotated[
+        float, Field(ge=1e-3, le=10_000, description="length of the run where the spec has no tokens")
+    ] = 30.0
 
 
 def _risk_branch(value: Any) -> str:

@@ -225,9 +225,7 @@ def soak(cut: Cut) -> None:
 
 def small_training(cut: Cut) -> None:
     """One process of it, on torch, where an interpreter is named that has it (`make soak` makes one)."""
-    python = os.environ.get("TORCH_PYTHON")
-    if python is None:
-        pytest.skip("TORCH_PYTHON names no interpreter with torch")
+    python = os.environ["TORCH_PYTHON"]
     model = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
     model |= {"vocab_size": 100, "learned_position_embeddings": 16}
     run = {"model": model, "seq_length": 16, "micro_batch_size": 1, "steps": 2}
@@ -238,6 +236,14 @@ def small_training(cut: Cut) -> None:
     assert len(rank["seconds"]) == 2
     assert rank["parameters"] == 2 * 100 * 32 + 16 * 32 + 2 * (4 * 32 * 32 + 2 * 32 * 64 + 2 * 32) + 32
 
+
+def recommended(cut: Cut) -> None:
+    cut.arguments(str(SMALL_SPEC), "--effort", "fast")
+    cut.main()
+
+
+# Needs an interpreter with torch, which `make soak` makes: run where TORCH_PYTHON names one.
+WITH_TORCH = frozenset({"tests.soak.small_training"})
 
 LEAST: dict[str, Callable[[Cut], None]] = {
     "tests.benchmarks.__main__": lambda cut: cut.main(small=True),
@@ -262,6 +268,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "tests.benchmarks.rehearsals": rehearsals,
     "tests.soak.__main__": soak,
     "tests.soak.small_training": small_training,
+    "tests.soak.recommended": recommended,
 }
 
 
@@ -274,6 +281,6 @@ def test_every_program_of_these_folders_is_run():
     assert found == LEAST.keys()
 
 
-@pytest.mark.parametrize("name", LEAST)
+@pytest.mark.parametrize("name", [name for name in LEAST if name not in WITH_TORCH or "TORCH_PYTHON" in os.environ])
 def test_a_program_runs_cut_to_its_least(name, tmp_path, monkeypatch):
     LEAST[name](Cut(name, tmp_path, monkeypatch))

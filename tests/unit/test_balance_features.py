@@ -109,7 +109,7 @@ def test_expert_migration_takes_off_imbalance(imbalance: float) -> None:
     assert on.breakdown.imbalance_s < off.breakdown.imbalance_s
     assert on.breakdown.compute_s == off.breakdown.compute_s
     assert any("experts migrated every 50 steps" in note for note in on.assumptions)
-    assert off.assumptions == ()
+    assert not any("expert" in note for note in off.assumptions)
 
 
 def test_a_slight_imbalance_triggers_no_migration() -> None:

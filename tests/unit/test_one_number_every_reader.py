@@ -79,7 +79,7 @@ def spec_on(profile: str) -> Spec:
             "model": of.model,
             "cluster": {"profile": profile, "num_npus": of.cluster.num_npus},
             "training": of.training,
-            "strategy": of.strategy.model_copy(update={"features": ()}),
+            "strategy": of.strategy.model_dump(exclude={"features"}, exclude_none=True),
         }
     )
 

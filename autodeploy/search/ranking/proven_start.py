@@ -56,7 +56,7 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
     family = context.family
     measured = {name: each.mechanism for name, each in FEATURES.items() if each.measured}
     off = {name for name, mechanism in measured.items() if not proven_values(family, FEATURE, [mechanism])} | {*SWAPS}
-    off -= always_on(spec.search.release(profile.vendor))
+    off -= always_on(spec.search.release(profile.vendor)) - {*SWAPS}
     search = SearchSpec(
         target=spec.search.target,
         target_release=spec.search.target_release,
@@ -89,6 +89,8 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
     made = RoomyPlans(request, limit_bytes, parallel=False).plans(picks)
     for solved in sorted(made, key=lambda each: (each.solution.step_s, each.index)):
         (plan,) = plans_of_solved([solved], spec, identity)
+        if plan.strategy.swap or plan.strategy.swap_per_stage or plan.strategy.swap_optimizer:
+            continue
         facts = {**solved.context.facts, **facts_of_placement(plan.strategy)}
         if not any(rule.is_told for rule in broken_rules(solved.candidate, facts, search.target)[0]):
             return plan

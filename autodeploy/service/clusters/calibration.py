@@ -145,7 +145,7 @@ def reestimated(
 ) -> list[dict[str, Any]]:
     """The plans of one search under the overlay, in the order of the search's objective: the columns of their rows.
 
-    Where risk is averse, plans that fit with too little probability come after those that fit.
+    Where risk is averse, plans that fit with too little probability come after those that fit, the least probable last.
     """
     cluster = spec.cluster.model_copy(update={"overlay": dict(overlay)})
     spec = spec.model_copy(update={"cluster": cluster})
@@ -156,7 +156,7 @@ def reestimated(
     def place(item: tuple[str, Plan]) -> tuple[bool, float, str]:
         plan_id, plan = item
         doubtful = averse and plan.p_fits is not None and plan.p_fits < spec.search.risk_terms.floor
-        return doubtful, objective_value(plan, spec.search.objective), plan_id
+        return doubtful, -(plan.p_fits or 0.0) if doubtful else objective_value(plan, spec.search.objective), plan_id
 
     order = sorted(plans_again, key=place)
     return [
