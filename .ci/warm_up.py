@@ -33,9 +33,8 @@ def import_all() -> None:
 
 def compile_loops() -> None:
     """The compiled loops, and what a search imports late."""
-    from autodeploy.importers.spec_file import read_spec_document
-
-    from autodeploy import planner
+    from autodeploy.search import planner
+    from autodeploy.specs.reading import read_spec_document
 
     for model, allowed in SEARCHES:
         spec = {
