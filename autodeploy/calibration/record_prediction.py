@@ -276,6 +276,7 @@ def predict_record(
         distributed_optimizer=record.strategy.distributed_optimizer,
         release=release.band,
         efficiency=efficiency,
+        host=release.host.of_strategy(record.strategy.optimizer_offload_fraction),
     )
     candidate = record_candidate(record, context.world, context.machine.vendor)
     strategy, factors = record.strategy, () if factors_of is None else factors_of(profile)

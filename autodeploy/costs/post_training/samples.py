@@ -13,10 +13,11 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.rl import ResponseLength
 from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.software import run_of
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from autodeploy.stack.frameworks import UNRESTRICTED, post_trainers
-from autodeploy.stack.software import unnamed_features
+from autodeploy.stack.software import default_stack, resolved, stack_named, unnamed_features
 from cost_models.hbm import GIB
 from cost_models.sample_packing import packing
 
@@ -134,11 +135,14 @@ def update_context(
     *,
     npus: int,
     features: frozenset[str] | None = None,
+    stack: str | None = None,
 ) -> Context:
     """The context of an update on `npus` cards: packs of whole samples, in which attention stays.
 
-    features : that are on; absent: the strategy's, and what today's software has on without naming it.
+    features : that are on; absent: the strategy's, and what today's software has on without naming it. stack : name of
+    the software; absent: the usual one of post-training.
     """
+    software = default_stack(post_trainers()[0], profile.vendor) if stack is None else stack_named(stack)
     on = frozenset(strategy.features) | unnamed_in_updates(profile.vendor) if features is None else features
     spec = Spec(
         model=model,
@@ -146,7 +150,11 @@ def update_context(
         training=update_training(samples),
         search=SearchSpec(target=UNRESTRICTED),
     )
-    context = spec_context(spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer)
+    run = run_of(model, spec.training.precision, strategy, frozenset(strategy.features))
+    host = resolved(software, run).host.of_strategy(strategy.optimizer_offload_fraction)
+    context = spec_context(
+        spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer, host=host
+    )
     packs = _packs(samples.packing)
     operators = replace(context.operators, mean_keys=packs.keys, documents=packs.documents)
     return replace(context, packs=packs, operators=operators)

@@ -112,13 +112,14 @@ def update_part(
     npus: int,
     pack_tokens: int | None = None,
     features: frozenset[str] | None = None,
+    stack: str | None = None,
 ) -> UpdatePart:
     """Training on `npus` cards of the cluster.
 
     Parameters
     ----------
     strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
-    features : as of `update_context`.
+    features, stack : as of `update_context`.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def update_part(
     come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
     asked = [(strategy, pack_tokens)]
-    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features)
+    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features, stack=stack)
     if isinstance(part, SpecError):
         raise part
     return part
@@ -147,6 +148,7 @@ def update_parts(
     *,
     npus: int,
     features: frozenset[str] | None = None,
+    stack: str | None = None,
     within_memory: bool = False,
 ) -> list[UpdatePart | SpecError]:
     """`update_part` of several strategies and their `pack_tokens`, or what refuses them; layers are priced together.
@@ -155,7 +157,7 @@ def update_parts(
     ----------
     within_memory : of those whose policy alone needs more memory than a die has, that is said and no time predicted.
     """
-    trainers = _Trainers(model, profile, cluster, rl, npus, features)
+    trainers = _Trainers(model, profile, cluster, rl, npus, features, stack)
     read = [or_refusal(partial(trainers.read, *each)) for each in asked]
     full = _then(read, partial(trainers.fullest, within_memory=within_memory))
     return _then(full, trainers.parts)
@@ -187,11 +189,15 @@ class _Trainers:
     rl: RlTraining
     npus: int
     features: frozenset[str] | None
+    stack: str | None
 
     def context(self, model: ModelSpec, strategy: Strategy, samples: Samples) -> Context:
         """Of an update of a model on these samples."""
         return update_context(
-            model, self.profile, self.cluster, strategy, samples, npus=self.npus, features=self.features
+            *(model, self.profile, self.cluster, strategy, samples),
+            npus=self.npus,
+            features=self.features,
+            stack=self.stack,
         )
 
     def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:

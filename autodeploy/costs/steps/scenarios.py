@@ -296,6 +296,7 @@ def _context_at(context: Context, values: Mapping[str, Number], loads: Loads) ->
         release=context.release,
         efficiency=values,
         features=context.mechanisms,
+        software=context.host,
     )
     others = tuple(
         replace(other, machine=moved, loads=replace(loads, levelling=other.loads.levelling))

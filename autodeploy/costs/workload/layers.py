@@ -210,6 +210,7 @@ def layer_table(
         _accumulation(dense_params, expert_params, on, of_both_halves(hooks) if model.shortcut_moe else hooks)
     )
     dispatchers = 2.0 if model.n_zero_experts else 1.0
+    reads = 0.0 if on.mean_keys is None or linear else on.reads_of_packs
     table = LayerTable(
         name=table_name(kind),
         operators=accumulating(operators + norms[0] + part[0], on),
@@ -218,7 +219,7 @@ def layer_table(
         dense_params=dense_params,
         expert_params=expert_params,
         choices_per_token=model.computing_experts_per_tok if moe else 0.0,
-        synchronisations=dispatchers * synchronisations(shard, on) if moe else 0.0,
+        synchronisations=reads + (dispatchers * synchronisations(shard, on) if moe else 0.0),
         replayed_synchronisations=dispatchers * replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
         by_operator=None if moe or linear or compressed or not on.torch_modules else by_operator(model, shard, on),

@@ -281,6 +281,9 @@ class OperatorFeatures:
     lora_targets: tuple[str, ...] = ()  # matrices that have one
     reference: bool = False  # a frozen copy of the model reads every sequence, too (preference tuning)
     muon: bool = False  # matrices are orthogonalised (Muon)
+    experts_apart: bool = False  # each expert has parameters of its own, which a grouped product joins
+    reads_of_packs: float = 0.0  # of the bounds of packed documents by an attention, for which the host waits
+    scored_loss: bool = False  # the loss takes log probabilities and entropy over FP32 logits
 
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -199,11 +200,12 @@ class Account:
 
         # One operator; a kernel inside it for each expert costs the host half of one, where the vendor has such.
         calls = 1 + self.run.group_launches * groups if fused else groups
+        joined = groups if fused and self.run.experts_apart else 0  # a copy of each weight
         if self.run.lora_rank and not trained:
             even, busy = (*times(m)[:2], 0.0), (*times(m * self.hot)[:2], 0.0)
-            self._operator(name, "mlp", even, busy, calls, calls)
+            self._operator(name, "mlp", even, busy, calls + joined, calls)
             return
-        self._operator(name, "mlp", times(m), times(m * self.hot), calls, 2 * calls)
+        self._operator(name, "mlp", times(m), times(m * self.hot), calls + joined, 2 * calls)
 
     def vector(
         self,
@@ -236,6 +238,12 @@ class Account:
         if self.run.pairs and name != "gradient_accumulation":  # the reference does it once more, forward alone
             self.operators[f"reference_{name}"] = Operator(window, (even[0], 0.0, 0.0), (busy[0], 0.0, 0.0))
             self.issued[0] += forward
+
+    @property
+    def issue_s(self) -> float:
+        """To issue an operator on the slowest host of those that meet: among n, sqrt(2 ln n) deviations late."""
+        met = max(self.d.tp * self.d.cp, self.d.ep * self.d.etp if "expert_up_proj" in self.operators else 1)
+        return self.machine.issue_s * (1 + self.run.scatter * math.sqrt(2 * math.log(met)))
 
     def work(self, *, backward: int, where: Callable[[str, str], bool]) -> float:
         """Seconds of the operators that `where` (name, window) picks: 0 forward, 1 input, 2 weight gradients."""
@@ -301,7 +309,7 @@ class Account:
             part.dp = sharded(self, free, backward=number == 1)
             if "graph_mode" in self.run.on:  # a compiled graph runs without the host
                 continue
-            ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
+            ahead = max(0.0, self.issued[number] * self.issue_s - part.total)
             waits = self.waits and number == 0 and "host_sync_free" not in self.run.on
             part.host = max(ahead, restart(self, ahead)) if waits else ahead
 
@@ -382,6 +390,8 @@ def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
     # joined or each its own.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
     hooks = 2 + 2 + (1 + 2 * (a.run.n_routed_experts / a.d.ep if own else 1) if moe else 2)
+    if moe and a.run.experts_apart and "grouped_gemm" in a.run.on:  # a hook and a sum of each
+        hooks = 2 + 2 + 1 + 4 * a.run.n_routed_experts / a.d.ep
     hooks += (2 + 2 + 2) + 2 if a.run.shortcut_moe else 0  # norms and attention once more, two dense MLPs
     added = each * a.dense_params + of_experts * a.expert_params
     if a.run.lora_rank:
