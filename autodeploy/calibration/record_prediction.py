@@ -12,16 +12,18 @@ from autodeploy.costs.inputs.build_context import device_of, profile_of, spec_co
 from autodeploy.costs.prediction_spread import FEW_ITERATIONS, STEADY, memory_spread, run_in_context, spread_of
 from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.costs.steps.one_strategy import candidate_of, layout_of
-from autodeploy.costs.steps.scenarios import estimate_and_slopes
+from autodeploy.costs.steps.scenarios import estimate_and_slopes, new_shape_range
 from autodeploy.costs.workload.flops import forward_flops_per_token
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.record_reading import Diagnoses
 from autodeploy.specs.release_defaults import features_of, release_of
+from autodeploy.specs.rl import ASSUMED_CV
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
+from cost_models.response_lengths import lognormal_lengths
 from cost_models.schedule import chunks_in_words, kinds, schedule_problem
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
@@ -139,6 +141,9 @@ def runnable(record: Record, profile: Profile) -> Record:
     if precision not in peaks and "bf16" in peaks:
         diagnoses.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
         update["training"] = record.training.model_copy(update={"precision": "bf16"})
+    if histogram := _real_lengths(record, diagnoses):
+        training = update.get("training", record.training)
+        update["training"] = training.model_copy(update={"sequence_length_histogram": histogram})
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     strategy = record.strategy
     needed = strategy.tp * strategy.pp * strategy.cp
@@ -151,6 +156,26 @@ def runnable(record: Record, profile: Profile) -> Record:
     if changes:
         update["strategy"] = strategy.model_copy(update=changes)
     return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *diagnoses.found)})
+
+
+def _real_lengths(record: Record, diagnoses: Diagnoses) -> dict[str, float] | None:
+    """Lengths of packed answers of which a record has the mean alone: real ones are unequal, and ranks wait for each
+    other's longest.
+    """
+    histogram, longest = record.training.sequence_length_histogram, record.training.seq_length
+    if not is_update_phase(record) or histogram is None or len(histogram) != 1:
+        return None
+    (mean,) = map(int, histogram)
+    if 2 * mean > longest:
+        return None
+    lengths = lognormal_lengths(float(mean), ASSUMED_CV, float(longest))
+    shares: dict[str, float] = {}
+    for tokens, share in zip(lengths.tokens.tolist(), lengths.share.tolist(), strict=True):
+        name = str(max(1, round(tokens)))
+        shares[name] = shares.get(name, 0.0) + share
+    text = f"one length of {mean}; read as answers of unequal lengths with this mean"
+    diagnoses.say("/training/sequence_length_histogram", text, widens=False)
+    return shares
 
 
 def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
@@ -328,7 +353,8 @@ def record_spread(predicted: Prediction) -> Spread:
     """
     assert predicted.slopes is not None
     variance = covariance_of(predicted.profile).variance_of(predicted.slopes)
-    return spread_of(predicted.context.family, _run(predicted), variance)
+    asymmetric = new_shape_range(predicted.candidate, predicted.context, predicted.layout)
+    return spread_of(predicted.context.family, _run(predicted), variance, asymmetric=asymmetric)
 
 
 def record_memory_spread(predicted: Prediction) -> MemorySpread:

@@ -45,7 +45,9 @@ class SoftwareSpec(Document):
     ] = None
     overrides: Annotated[
         dict[str, str],
-        Field(description="single facts by `section.name`: on or off for features, a value for formats, settings and host"),
+        Field(
+            description="single facts by `section.name`: on or off for features, a value for formats, settings and host"
+        ),
     ] = {}
 
     def document(self) -> Stack:

@@ -128,7 +128,8 @@ class Strategy(Document):
         Field(
             gt=0.0,
             le=1.0,
-            description="share of the optimizer's states that lie on the host and are updated on its cores; absent: as swap_optimizer says",
+            description="share of the optimizer's states that lie on the host and are updated on its cores; absent: as "
+            "swap_optimizer and the software say",
             exclude_if=lambda value: value is None,
         ),
     ] = None

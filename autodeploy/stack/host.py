@@ -1,7 +1,7 @@
 """What a software stack asks of the host: how operators reach the device, and who runs the optimizer on states there.
 
-Causes, not names of stacks: shapes that change, the level of the task queue, threads, experts joined or apart. A stack's
-document states each in its section `host`; `HostSoftware.of` is the one reading.
+Causes, not names of stacks: shapes that change, the level of the task queue, threads, experts joined or apart. The
+document of a stack states each in its section `host`; `HostSoftware.of` is the one reading.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ HOST_UNITS: Final[Mapping[str, str]] = MappingProxyType(
 class HostSoftware:
     """The host's part of a stack.
 
-    changing_shapes : no two micro batches have the same shapes. new_shape_s : what issuing an operator then costs beside
-    the rest, as tilings are computed anew. task_queue : its level. scatter : of the hosts' time, standard deviation over
-    mean, where their work differs. reads_of_packs : of packed documents' bounds by an attention, for which the host
-    waits. experts_apart : each expert has parameters of its own. updates : the host runs the optimizer on the states
-    that lie there, else they stream through the device. kernel, threads : of that optimizer. scores : the loss takes
-    entropy and log probabilities.
+    changing_shapes : no two micro batches have the same shapes. new_shape_s : what issuing an operator then costs
+    beside the rest, as tilings are computed anew; new_shape_range : its 80 % interval over that. task_queue : its
+    level. scatter : of the hosts' time, standard deviation over mean, where their work differs. reads_of_packs : of
+    packed documents' bounds by an attention, for which the host waits. experts_apart : each expert has parameters of
+    its own. updates : the host runs the optimizer on the states that lie there, else they stream through the device.
+    kernel, threads, fraction : of that optimizer, and of the states there. scores : the loss divides logits by a
+    temperature first.
     """
 
     changing_shapes: bool = False
     new_shape_s: float = 0.0
+    new_shape_range: tuple[float, float] = (1.0, 1.0)
     task_queue: int = 1
     scatter: float = 0.0
     reads_of_packs: float = 0.0
@@ -59,13 +61,14 @@ class HostSoftware:
     scores: bool = False
 
     @classmethod
-    def of(cls, facts: Mapping[str, str]) -> HostSoftware:
+    def of(cls, facts: Mapping[str, str], intervals: Mapping[str, tuple[float, ...]]) -> HostSoftware:
         """The facts of a section `host` as numbers; what it does not say is as in a stack without one."""
         changing = facts.get("shapes") == "changing"
         one = float(facts.get("new_shape_us", 0.0)) * MICRO
         return cls(
             changing_shapes=changing,
             new_shape_s=one if changing else 0.0,
+            new_shape_range=_range(one, intervals.get("new_shape_us", ())) if changing else (1.0, 1.0),
             task_queue=int(facts.get("task_queue", 1)),
             scatter=float(facts.get("scatter", 0.0)) if changing else 0.0,
             reads_of_packs=float(facts.get("reads_of_packs", 0.0)),
@@ -80,6 +83,12 @@ class HostSoftware:
     def of_strategy(self, offload_fraction: float | None) -> HostSoftware:
         """The same where a strategy says which fraction of the optimizer the host runs; None: it does not say."""
         return self if offload_fraction is None else replace(self, updates=True, fraction=offload_fraction)
+
+
+def _range(value_s: float, interval_us: tuple[float, ...]) -> tuple[float, float]:
+    if not value_s or len(interval_us) != 2:
+        return 1.0, 1.0
+    return interval_us[0] * MICRO / value_s, interval_us[1] * MICRO / value_s
 
 
 def host_value_is_valid(name: str, value: object) -> bool:

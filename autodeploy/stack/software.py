@@ -178,7 +178,7 @@ class Software:
     void: frozenset[str]
     formats: Mapping[str, str]
     settings: Mapping[str, str]
-    host: HostSoftware = HostSoftware()
+    host: HostSoftware
 
     @property
     def band(self) -> str:
@@ -209,7 +209,8 @@ def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None)
         return found
 
     on, memory, void = (set(holding(section)) for section in ("features", "memory", "void"))
-    valued = {section: {name: fact.value for name, fact in holding(section).items()} for section in VALUED}
+    said = {section: holding(section) for section in VALUED}
+    valued = {section: {name: fact.value for name, fact in facts.items()} for section, facts in said.items()}
     for path, value in (overrides or {}).items():
         section, _, name = path.partition(".")
         if section in VALUED:
@@ -219,7 +220,7 @@ def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None)
     words = {**FORMATS, **(FP16_FORMATS if run.precision == "fp16" else {})}
     formats, settings = valued["formats"], valued["settings"]
     memory |= {word for (state, value), word in words.items() if formats.get(state) == value}
-    host = HostSoftware.of(valued["host"])
+    host = HostSoftware.of(valued["host"], {name: fact.interval for name, fact in said["host"].items()})
     return Software(stack, frozenset(on), frozenset(memory), frozenset(void), formats, settings, host)
 
 

@@ -17,6 +17,7 @@ from autodeploy.costs.prediction_spread import REPEAT_NOISE
 from autodeploy.kit.yaml_text import profile_text
 from autodeploy.specs.record import Record, read_records
 from autodeploy.specs.release_defaults import release_of
+from docs.shipped_calibration.beyond import beyond_table
 from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
@@ -109,6 +110,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "ranks_per_doubling": {c.profile.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
         "realised": realised_of(gains(records, calibrations)),
         "records": list(rows.values()),
+        **beyond_table(records),
         "widths": {c.profile.family: width_table(c, [rows[r.id] for r in c.records]) for c in calibrations},
     }
 

@@ -170,6 +170,7 @@ def operator_features(
         muon="muon" in features,
         experts_apart=host.experts_apart,
         reads_of_packs=host.reads_of_packs,
+        gathers_keys="gathers_keys" in features,
         scored_loss=host.scores,
     )
 
@@ -218,8 +219,12 @@ def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, 
     16-bit logits (--cross-entropy-fusion-impl te; triton/cross_entropy.py). PyTorch's, also that of an FP32 run
     (`full`), keeps the FP32 log-softmax, and where its backward pass begins the loss's gradient and the logits' are
     there beside it (4 + 4 + 4, `torch_loss`; torch.nn.functional.cross_entropy, nll_loss of log_softmax). MindFormers'
-    keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
+    keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss). verl over FSDP takes
+    log probabilities of 16-bit logits row by row: they and their gradient (`loss_by_rows`; verl
+    utils/torch_functional.py, logprobs_from_logits_v2 and entropy_from_logits_with_chunking).
     """
+    if "loss_by_rows" in features:
+        return 2.0, 2.0
     if full or "torch_loss" in features:
         return 4.0, 8.0
     if "cross_entropy_in_place" in features:
@@ -277,8 +282,8 @@ def spec_context(
     if training.kind == "dpo" and "fsdp" in mechanisms(features):
         message = Message("specs.not_modelled_with", one="kind: dpo", other="fsdp")
         raise UnsupportedError(message, path="/training/kind", hint=Message("specs.leave_out", names="fsdp"))
-    if training.lora is not None and "fsdp" in mechanisms(features):
-        message = Message("specs.not_modelled_with", one="lora", other="fsdp")
+    if training.lora is not None and model.is_moe and "fsdp" in mechanisms(features):
+        message = Message("specs.not_modelled_with", one="lora", other="n_routed_experts, fsdp")
         raise UnsupportedError(message, path="/training/lora", hint=Message("specs.leave_out", names="fsdp"))
     fraction = None if spec.strategy is None else spec.strategy.optimizer_offload_fraction
     host = software.host.of_strategy(fraction) if host is None else host

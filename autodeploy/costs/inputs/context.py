@@ -98,6 +98,7 @@ def _factor(
     )
 
 
+PRETRAINING = "pretraining"
 FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
 
 
@@ -278,6 +279,15 @@ class Context:
     def prefetched_units(self) -> float:
         """Units whose weights are gathered ahead of the one at work."""
         return float(launch_values(self.features, "torch_fsdp2")["prefetch"])
+
+    @property
+    def kind_of_run(self) -> str:
+        """What kind of run records of it are, as the coverage table tells them apart."""
+        if self.host.changing_shapes:
+            return "updates"
+        if self.operators.lora_rank or self.operators.reference:
+            return "tuning"
+        return "sharded" if self.fsdp else PRETRAINING
 
     @property
     def splits_states(self) -> bool:

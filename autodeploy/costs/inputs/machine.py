@@ -33,8 +33,8 @@ FAST = 1e30  # bytes a second of a link that takes no time
 class HostRates:
     """The host's part: seconds to issue one operator, of one synchronisation, and bytes per second of its link.
 
-    scatter : of the hosts' time where their work differs [fraction]. memory_bytes_per_s : a device's share of the host's
-    memory bandwidth. core_ratio : time of a core against a measured one.
+    scatter : of the hosts' time where their work differs [fraction]. memory_bytes_per_s : a device's share of the
+    bandwidth of the host's memory. core_ratio : time of a core against a measured one.
     """
 
     issue_s: Number

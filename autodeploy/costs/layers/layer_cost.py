@@ -90,9 +90,15 @@ class LayerCost:
     moved_params: Floats  # arriving at the busiest rank in each interval of expert migration
     dense_params: Floats
     expert_params: Floats
-    frozen_bytes: Floats  # of weights that are not trained
+    frozen_params: Floats  # of a rank, of weights that are not trained, before they are sharded
+    frozen_bytes: Floats  # of these on the rank
     orthogonal_s: tuple[Floats, Floats]  # to orthogonalise all its matrices once: without its experts', and of experts
     choices: dict[str, ChoiceCost]
+
+    @property
+    def unit_params(self) -> Floats:
+        """Parameters that are gathered together where they are sharded."""
+        return np.asarray(self.dense_params + self.expert_params + self.frozen_params)
 
     @cached_property
     def alone_s(self) -> Floats:
@@ -187,10 +193,24 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
         moved_params=np.asarray(table.expert_params * features.balance.moved_share),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
-        frozen_bytes=np.asarray(table.frozen_params * layer.machine.rates.element_bytes + zero),
+        frozen_params=np.asarray(table.frozen_params + zero),
+        frozen_bytes=_frozen_bytes(layer),
         orthogonal_s=_orthogonal_s(layer),
         choices=_choices(layer, kept, times, forward.host_bound_s),
     )
+
+
+def _frozen_bytes(layer: LayerInputs) -> Floats:
+    """Bytes of weights that are not trained on a rank: whole, or its shard and what stays gathered of it.
+
+    Shards of FSDP2 are the parameters as they are loaded, in FP32 (verl workers/fsdp_workers.py, model_dtype fp32).
+    """
+    frozen, element, sharded = layer.table.frozen_params, layer.machine.rates.element_bytes, layer.features.sharded
+    if sharded is None:
+        return np.asarray(frozen * element + layer.zero)
+    shard = 4.0 if sharded.copies else element
+    whole = np.where(sharded.keeps_gathered | sharded.through_step, element, 0.0)
+    return np.asarray(frozen * (shard / sharded.dense.size + whole) + layer.zero)
 
 
 def _orthogonal_s(layer: LayerInputs) -> tuple[Floats, Floats]:
@@ -276,10 +296,11 @@ def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Fl
     rows, features, busiest, exchanged = layer.operators, layer.features, times.busiest, times.exchanged
     names = [name for name in layer.table.after_synchronisation if name in rows or name in EXPERT_KINDS]
     early = [name for name in names if name in rows and rows[name].role == "shared"] if features.host_reorder else []
-    sent = {kind: exchanged.once_s(kind, backward=False) for kind in sorted(EXPERT_KINDS)}
     along = {each.name: len(each.along) for each in layer.table.exchanges}
+    sent = {kind: exchanged.once_s(kind, backward=False) for kind in sorted(EXPERT_KINDS & along.keys())}
     queued = np.asarray(sum((busiest[name].forward_s for name in early), np.zeros(1)))
-    queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, sent["dispatch"], 0.0)
+    gathered = (features.dispatcher == ALL_GATHER) & features.async_gathers
+    queued = queued + np.where(gathered, sent.get("dispatch", 0.0), 0.0)
     late = [name for name in names if name not in early]
     seconds = {name: busiest[name].forward_s for name in late if name in rows}
     calls = {name: launches(rows[name], backward=False) for name in seconds}

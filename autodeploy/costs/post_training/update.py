@@ -21,6 +21,7 @@ from autodeploy.costs.steps.one_strategy import (
     phase_costs_together,
     priced_by,
 )
+from autodeploy.costs.steps.scenarios import new_shape_range
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.strategy import Recompute
@@ -348,8 +349,10 @@ def _weights(model: ModelSpec, trained: PhaseCost) -> WeightLayout:
 
 
 def _half_width(trained: PhaseCost) -> float:
-    """Relative half width of the 80 % interval of training's time: that of pre-training runs like it."""
+    """Relative half width of the 80 % interval of training's time: by how much it may be longer."""
     estimate = trained.estimated
     context = estimate.context
     run = run_in_context(estimate.candidate, context, context.features)
-    return math.expm1(Z80 * spread_of(context.family, run).log_sigma)
+    asymmetric = new_shape_range(estimate.candidate, context, estimate.layout)
+    spread = spread_of(context.family, run, asymmetric=asymmetric)
+    return math.expm1(Z80 * spread.log_sigma + spread.log_shift)

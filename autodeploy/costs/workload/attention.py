@@ -17,7 +17,13 @@ from autodeploy.costs.workload.operators import (
     column_exchanges,
     cut_and_whole,
 )
-from autodeploy.costs.workload.sparse_attention import attends_to_latents, attention_shape, indexer_rows, latent_widths
+from autodeploy.costs.workload.sparse_attention import (
+    attends_to_latents,
+    attention_shape,
+    indexer_rows,
+    latent_widths,
+    row_bytes,
+)
 from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
@@ -32,12 +38,16 @@ def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind
     """Operators, kept tensors and exchanges of one layer's attention, from the norm's output to the residual."""
     rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard, on)
     operators, tensors, exchanges = rows
-    for part in (indexer_rows(model, shard), _core(model, shard, on, kind), _output_gate(model, shard)):
+    for part in (
+        indexer_rows(model, shard, gathers=on.gathers_keys),
+        _core(model, shard, on, kind),
+        _output_gate(model, shard),
+    ):
         operators += part[0]
         tensors += part[1]
     operators += _ring_updates(model, shard, on)
     operators.append(_output_projection(model, shard))
-    exchanges += _context_parallel(model, shard)
+    exchanges += _context_parallel(model, shard, on)
     return operators, tensors, exchanges
 
 
@@ -122,7 +132,7 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         Operator("latent_norm", "vector", W, forward_bytes=norm_bytes, backward_bytes=2 * norm_bytes, launches=2.0)
     )
     operators.append(Operator("q_up_proj", "gemm", W, rows=tokens, columns=query, depth=q_rank or h))
-    absorbed = attends_to_latents(model, shard.seq_length)
+    absorbed = attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys)
     operators += (
         _absorbed_projections(model, shard)
         if absorbed
@@ -181,7 +191,7 @@ def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats, on: Op
 def _core(
     model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind
 ) -> tuple[list[Operator], list[Tensor]]:
-    if attends_to_latents(model, shard.seq_length):
+    if attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys):
         return _latent_core(model, shard, on)
     heads, _ = _heads(model, shard)
     qk, value, tokens, seq = model.qk_head_dim, model.value_head_dim, shard.tokens, shard.seq_length
@@ -213,9 +223,10 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
     """Attention of all heads to the chosen latents, and what it keeps: queries are kept as wide as a latent."""
     heads, _ = _heads(model, shard)
     tokens, value = shard.tokens, model.value_head_dim
-    keys, qk, latent = attention_shape(model, shard.seq_length)
+    keys, qk, latent = attention_shape(model, shard.seq_length, gathers=on.gathers_keys)
     keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
     shape = (tokens, keys, heads, qk, latent)
+    moved = row_bytes(tokens, keys, qk) if on.gathers_keys else (0.0, 0.0)
     core = Operator(
         "core_attention",
         "attention",
@@ -224,6 +235,8 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
         backward_flops=attention_backward_flops(*shape),
         head_dim=(qk + latent) / 2.0,
         seq=2.0 * keys / shard.ring,
+        forward_bytes=moved[0],
+        backward_bytes=moved[1],
     )
     tensors = [
         Tensor("attention_out", np.asarray(2.0 * tokens * heads * value)),
@@ -321,7 +334,7 @@ def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:
     )
 
 
-def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
+def _context_parallel(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Exchange]:
     """Ring attention: keys and values pass ring - 1 times forward, with their gradients twice that backward.
 
     Ulysses: queries, keys, values and the output change from sequence to heads and back, in both passes.
@@ -336,7 +349,7 @@ def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
     )
     if model.sparse_attention is not None:
         # The indexer's keys pass too; heads that attend to latents need these alone, whole on every rank.
-        if attends_to_latents(model, shard.seq_length):
+        if attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys):
             key_value = np.full_like(heads, latent_widths(model)[0])
         key_value = key_value + model.sparse_attention.index_head_dim
     ring_chunk = np.asarray(2.0 * shard.tokens * key_value)

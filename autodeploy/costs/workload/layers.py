@@ -456,6 +456,8 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     h, tokens, cut = model.hidden_size, shard.tokens, vocabulary_cut(shard, on)
     vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
     forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
+    if on.scored_loss:  # divided by the temperature first
+        forward, backward = forward + 4.0, backward + 4.0
     if on.reference:
         forward, backward = LOSS_MOVED_BYTES
     streams = joined(model, shard)

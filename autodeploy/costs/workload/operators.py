@@ -42,7 +42,8 @@ class Operator(NamedTuple):
 
     rows, columns, depth : m, n, k of a matrix multiplication; groups: how many of them (experts of the rank).
     flops, backward_flops, head_dim, seq : of an attention operator (FLOPs that are computed, mean width of products).
-    forward_bytes, backward_bytes : device memory traffic of a vector or movement operator.
+    forward_bytes, backward_bytes : device memory traffic of a vector or movement operator, or of single rows that an
+    attention operator gathers.
     launches : kernels of the forward pass, with a fixed cost each on the device.
     issued, issued_backward : operators that the host issues in each pass, where they are not the launches.
     window : which half of the layer it belongs to, for schedules that pair windows.
@@ -283,7 +284,8 @@ class OperatorFeatures:
     muon: bool = False  # matrices are orthogonalised (Muon)
     experts_apart: bool = False  # each expert has parameters of its own, which a grouped product joins
     reads_of_packs: float = 0.0  # of the bounds of packed documents by an attention, for which the host waits
-    scored_loss: bool = False  # the loss takes log probabilities and entropy over FP32 logits
+    gathers_keys: bool = False  # a kernel of sparse attention gathers chosen keys always
+    scored_loss: bool = False  # the loss divides logits by a temperature first
 
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:

@@ -290,7 +290,6 @@ class Account:
 
     def close(self) -> None:
         """Add up operators, then what the host can't keep up with."""
-        machine = self.machine
         for number, part in enumerate((self.forward, self.backward)):
             for operator in self.operators.values():
                 even, busy = (
