@@ -10,7 +10,7 @@ from api.openapi import spec_request_body
 from api.problems import responses
 from api.threads import run_slowly
 from autodeploy.service.requests.intake import read_network_spec
-from autodeploy.specs.ablation import AblationReport
+from autodeploy.specs.plan_details import AblationReport
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 

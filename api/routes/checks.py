@@ -11,8 +11,8 @@ from api.problems import responses
 from api.threads import run_slowly
 from autodeploy.service.launch_requests import CheckRequest, check_of_request
 from autodeploy.service.requests.intake import CompareRequest, read_request
-from autodeploy.specs.check import CheckReport
-from autodeploy.specs.comparison import Comparison
+from autodeploy.specs.answers import CheckReport
+from autodeploy.specs.plan_details import Comparison
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 

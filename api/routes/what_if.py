@@ -19,7 +19,7 @@ from autodeploy.service.launch_requests import (
     read_strategy,
 )
 from autodeploy.service.requests.intake import read_network_spec, read_request
-from autodeploy.specs.what_if import ClusterComparison, ImproveReport, Recommendation, WhyNot
+from autodeploy.specs.answers import ClusterComparison, ImproveReport, Recommendation, WhyNot
 
 router = APIRouter(prefix="/v1", tags=["what-if"])
 

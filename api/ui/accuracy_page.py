@@ -9,9 +9,8 @@ from markupsafe import Markup
 
 from api.ui.languages import texts
 from autodeploy.analysis.trace_comparison import GROUPS, compared_parts
-from autodeploy.reports.figures.accuracy_svg import PAGE, Point, groups_of, predicted_against_measured_svg
-from autodeploy.reports.labels import part_names
-from autodeploy.reports.wording import degrees
+from autodeploy.reports.figures.charts import PAGE, Point, groups_of, predicted_against_measured_svg
+from autodeploy.reports.wording import degrees, part_names
 from autodeploy.service.store.base import iso
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from api.ui.search_page import axes, expected, rl_charts, rl_context, step_share
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
 from autodeploy.reports import figures
-from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.figures.layout import PART_COLOURS
 from autodeploy.reports.operator_table import tier_name
-from autodeploy.reports.plan_report import measured_mfu
+from autodeploy.reports.plan_report import evidence_line, evidence_table, measured_mfu
 from autodeploy.reports.recommendation import box_table, rescaled_line
-from autodeploy.reports.wording import choices, degrees, field_name
+from autodeploy.reports.wording import choices, degrees, field_name, part_names
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import RESHAPING, of_launch
 from autodeploy.specs.planset import PARTS as PART_FIELDS
@@ -195,7 +194,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "uncertain_numbers": box_table(view.plan_set.risk, lang),
         "sure": bool(view.plan.evidence) or view.plan.p_fits is not None,
         "axes": axes(strategy, lang),
-        "part_names": figures.labels.part_names(lang),
+        "part_names": part_names(lang),
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
         "knobs": knobs_of(strategy, moe=bool(spec["model"].get("n_routed_experts"))),
@@ -210,7 +209,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
             "parts": [name for name in PART_FIELDS if getattr(view.plan.breakdown, name) > 0.0],
             "grade": grade_of(spec["cluster"]),
             "memory": memory_by_grade(spec["cluster"]),
-            "bar": {name: figures.labels.part_names(lang)[name] for name in PART_COLOURS},
+            "bar": {name: part_names(lang)[name] for name in PART_COLOURS},
             "breakdown": view.plan.breakdown.model_dump(mode="json"),
             "step_time_s": view.plan.step_time_s,
             "peak_memory_gib": view.plan.peak_memory_gib,

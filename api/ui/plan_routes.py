@@ -38,18 +38,17 @@ from api.ui.search_page import spec_text, step_shares
 from api.ui.strategy_picture import picture
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message, in_language
-from autodeploy.reports.answers import answer_lines
-from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
+from autodeploy.reports.comparison import answer_lines, checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.figures.layout import LANE_COLOURS, SLOT_COLOURS
-from autodeploy.reports.labels import part_names
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
 from autodeploy.reports.plan_report import rule_lines
+from autodeploy.reports.wording import part_names
 from autodeploy.service.requests.intake import MAX_COMPARED
 from autodeploy.service.searches.service import NEWEST
 from autodeploy.service.store.searches import SearchFilter
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.search import Axis
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT
 from hardware_profiles import ProfileError
 
@@ -59,11 +58,11 @@ if TYPE_CHECKING:
     from api.ui.views import SearchRow, Views
     from autodeploy.messages import Language
     from autodeploy.service.searches.views import PlanView
+    from autodeploy.specs.answers import ClusterComparison
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.plan_details import PipelineTimeline, Slot
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.what_if import ClusterComparison
 
 
 # What a plan's what-if box leads to.

@@ -19,7 +19,7 @@ from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
 from autodeploy.kit.errors import ConflictError, FieldError, NotFoundError, SpecError
-from autodeploy.reports.figures.accuracy_svg import MEMORY_FILE, shipped_points
+from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.service.searches.service import NEWEST
 from autodeploy.service.store.searches import SORTS, SearchFilter

@@ -11,25 +11,33 @@ from api.ui import formats
 from api.ui.languages import texts
 from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS, picture_words
 from autodeploy.reports import figures
-from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.figures.layout import MEMORY_COLOURS, PART_COLOURS
-from autodeploy.reports.labels import is_reference, memory_names, part_names, phase_name
 from autodeploy.reports.plan_report import (
     axes_in_words,
     count_on_line,
+    evidence_line,
     experts_line,
     header,
     lane_lines,
     losses,
     measured_mfu,
     menu_table,
+    unproven,
+    unproven_names,
 )
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
-from autodeploy.reports.rows import generation_cell, spare_table
-from autodeploy.reports.run_facts import rl_lines
-from autodeploy.reports.wording import degrees, reference_name, swap_names
+from autodeploy.reports.run_facts import generation_cell, rl_lines, spare_table
+from autodeploy.reports.wording import (
+    degrees,
+    is_reference,
+    memory_names,
+    part_names,
+    phase_name,
+    reference_name,
+    swap_names,
+)
 from autodeploy.space.rules import load_rules
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autodeploy.messages import Language
+    from autodeploy.specs.answers import StrategyBounds
     from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet, SolvedStrategies
-    from autodeploy.specs.what_if import StrategyBounds
 
 MAX_SAMPLED_STRATEGIES = 3000
 """Strategies of a sample: enough to see where they lie, and few enough to pan."""

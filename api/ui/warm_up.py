@@ -10,7 +10,7 @@ from api.ui.assets import PLOTLY, SCRIPTS, STYLE, compressed
 from api.ui.languages import texts
 from api.ui.rendering import ENVIRONMENT
 from autodeploy.messages import LANGUAGES
-from autodeploy.reports.figures.accuracy_svg import MEMORY_FILE, shipped_points
+from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.figures.layout import plotly_style_ids
 from autodeploy.service.calls import SMALL_SPEC
 from autodeploy.space.rules import load_rules

@@ -13,7 +13,7 @@ from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.ablation import AblationReport, AblationRow
+    from autodeploy.specs.plan_details import AblationReport, AblationRow
 
 app = typer.Typer()
 WITHIN_SHARE = 0.8  # of the published figures, for the command to pass

@@ -169,7 +169,7 @@ def _from_runs(
         from autodeploy.cli.export import stored_plan
 
         plan_set, plan = stored_plan(plan_id)
-        from autodeploy.specs.stored_spec import spec_of
+        from autodeploy.specs.spec import spec_of
 
         spec = spec_of(plan_set.search)
     elif spec_file is not None:
@@ -193,7 +193,7 @@ def _traced(
     from autodeploy.analysis.trace_comparison import compare_trace, trace_page
     from autodeploy.cli.options import current_language
     from autodeploy.cli.output import write_report
-    from autodeploy.formats.measurements.profiler_output import read_profiler_output
+    from autodeploy.formats.measurements.profiler_tables import read_profiler_output
     from autodeploy.service.runner.planning import load_planner
 
     output = read_profiler_output(folder)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autodeploy.client import Client
     from autodeploy.kit.errors import SpecError
     from autodeploy.service.session import Services
-    from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.answers import CheckLimits, CheckReport
 
 
 # What `check` and `improve` share.
@@ -174,7 +174,7 @@ def check(
     """
     from autodeploy.analysis.launch_checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report
-    from autodeploy.specs.check import CheckLimits
+    from autodeploy.specs.answers import CheckLimits
 
     limits = CheckLimits(
         max_memory=share(max_memory, "--max-memory", most=100.0),

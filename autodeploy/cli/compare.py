@@ -12,7 +12,7 @@ from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.plan_details import Comparison
 
 app = typer.Typer()
 

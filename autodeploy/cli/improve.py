@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.messages import Language
-    from autodeploy.specs.what_if import Improvement, ImproveReport
+    from autodeploy.specs.answers import Improvement, ImproveReport
 
 app = typer.Typer()
 

@@ -168,7 +168,7 @@ def show(
 
         write_report(render_markdown(plan_set, language(lang)), output)
     elif output_format is ReportFormat.CSV:
-        from autodeploy.reports.csv_table import plans_csv
+        from autodeploy.reports.documents import plans_csv
 
         write_report(plans_csv(plan_set), output)
     elif output_format is ReportFormat.HTML:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.messages import Language
+    from autodeploy.specs.answers import ClusterComparison, ClusterOffer, Recommendation
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import ClusterComparison, ClusterOffer, Recommendation
 
 app = typer.Typer()
 
@@ -94,7 +94,7 @@ def offer_of(text: str) -> ClusterOffer:
         when the price is missing or is none.
     """
     from autodeploy.kit.errors import SpecError
-    from autodeploy.specs.what_if import ClusterOffer
+    from autodeploy.specs.answers import ClusterOffer
 
     named, _, price = text.rpartition("=")
     profile, _, grade = named.rpartition(":")
@@ -125,7 +125,7 @@ def compare_clusters(
     """Days and cost on each cluster, and which is the cheapest in time; exit code 3 where none is."""
     from autodeploy.cli.output import write_report
     from autodeploy.kit.errors import SpecError
-    from autodeploy.specs.what_if import MAX_CLUSTERS
+    from autodeploy.specs.answers import MAX_CLUSTERS
 
     if len(offers) > MAX_CLUSTERS:
         raise SpecError(

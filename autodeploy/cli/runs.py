@@ -69,7 +69,7 @@ def add(
         outcome = _document(_add_here(plan_id, file, met, note, op, ranks, rehearse))
     else:
         from autodeploy.cli.remote import connect
-        from autodeploy.formats.measurements.measured_text import MAX_TEXT_BYTES
+        from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES
         from autodeploy.specs.text_files import read_text
 
         body: dict[str, Any] = {"note": note}

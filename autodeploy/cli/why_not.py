@@ -12,10 +12,10 @@ from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
+    from autodeploy.specs.answers import WhyNot
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.what_if import WhyNot
 
 app = typer.Typer()
 PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
@@ -66,7 +66,7 @@ def _there(server: str, subject: str, changes: str) -> WhyNot:
 def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass; what was completed."""
     from autodeploy.messages import Message, in_language
-    from autodeploy.reports.answers import answer_lines
+    from autodeploy.reports.comparison import answer_lines
     from autodeploy.reports.wording import report_text
 
     first, *rest = answer_lines(answer, lang)
@@ -88,7 +88,7 @@ def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | Non
     from autodeploy.cli.export import stored_plan
 
     plan_set, plan = stored_plan(subject)
-    from autodeploy.specs.stored_spec import spec_of
+    from autodeploy.specs.spec import spec_of
 
     return spec_of(plan_set.search), read_strategy(wanted, plan.strategy), plan_set
 

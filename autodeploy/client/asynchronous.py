@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from autodeploy.client.calls import Event, Search, SearchPage, SpecLike
-    from autodeploy.specs.check import CheckReport
-    from autodeploy.specs.comparison import Comparison
-    from autodeploy.specs.plan_details import OperatorReport
+    from autodeploy.specs.answers import CheckReport, ClusterComparison, ImproveReport, Recommendation, WhyNot
+    from autodeploy.specs.plan_details import Comparison, OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.what_if import ClusterComparison, ImproveReport, Recommendation, WhyNot
 
 
 class AsyncClient:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
-from autodeploy.specs.check import CheckReport
-from autodeploy.specs.comparison import Comparison
-from autodeploy.specs.plan_details import OperatorReport
+from autodeploy.specs.answers import CheckReport, ClusterComparison, ImproveReport, Recommendation, WhyNot
+from autodeploy.specs.plan_details import Comparison, OperatorReport
 from autodeploy.specs.planset import FINISHED, Plan, PlanSet
 from autodeploy.specs.spec import Spec
-from autodeploy.specs.what_if import ClusterComparison, ImproveReport, Recommendation, WhyNot
 
 if TYPE_CHECKING:
     import httpx

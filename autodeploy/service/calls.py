@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.runs.views import MovedPlan
-from autodeploy.specs.spec import parse_spec
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import parse_spec, spec_of
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -23,12 +22,9 @@ if TYPE_CHECKING:
     from autodeploy.service.runner.planning import Planner
     from autodeploy.service.runs.views import ClusterView
     from autodeploy.service.store.runs import RunTexts, SearchTexts
-    from autodeploy.specs.ablation import AblationReport
-    from autodeploy.specs.check import CheckLimits, CheckReport
-    from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
-    from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import (
+    from autodeploy.specs.answers import (
+        CheckLimits,
+        CheckReport,
         ClusterAnswer,
         ClusterOffer,
         ImproveReport,
@@ -37,6 +33,9 @@ if TYPE_CHECKING:
         StrategyBounds,
         WhyNot,
     )
+    from autodeploy.specs.plan_details import AblationReport, OperatorReport, PipelineTimeline
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
 
 
 # How a cluster's overlay moves one stored plan, and which of its factors do it.

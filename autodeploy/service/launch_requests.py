@@ -17,17 +17,16 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.requests.intake import placed_in_spec, read_network_spec, refuse_profile
 from autodeploy.service.runner.planning import load_planner
+from autodeploy.specs.answers import MAX_CLUSTERS, CheckLimits, CheckReport, ClusterOffer
 from autodeploy.specs.base import Document
-from autodeploy.specs.check import CheckLimits, CheckReport
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.derived_fields import LAID_OUT, of_plan
-from autodeploy.specs.document_bounds import refuse_long_key
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.rl import GenerationLayout, RlStrategy
 from autodeploy.specs.search import NOTHING_OFFLOADED
 from autodeploy.specs.strategy import Strategy
-from autodeploy.specs.what_if import MAX_CLUSTERS, ClusterOffer
+from autodeploy.specs.text_files import refuse_long_key
 from hardware_profiles.magnitudes import Days, TokenCount
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.formats.registry import target_of
 from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import FRAMEWORKS, title_of
 from autodeploy.stack.releases import frameworks_for
 from hardware_profiles import load_profile

@@ -25,8 +25,8 @@ from autodeploy.messages.message import Message
 from autodeploy.reports.plan_report import render_plan_set
 from autodeploy.reports.wording import change_name, report_text, width
 from autodeploy.search.planner import Progress
-from autodeploy.specs.ablation import AblationReport, AblationRow
-from autodeploy.specs.what_if import CardCount, Recommendation
+from autodeploy.specs.answers import CardCount, Recommendation
+from autodeploy.specs.plan_details import AblationReport, AblationRow
 from docs.commands import commands, options_of
 from tests import factories
 

@@ -38,8 +38,7 @@ from autodeploy.specs.training import BatchSize
 from tests import factories
 
 if TYPE_CHECKING:
-    from autodeploy.specs.check import CheckReport
-    from autodeploy.specs.what_if import ImproveReport
+    from autodeploy.specs.answers import CheckReport, ImproveReport
 
 LAUNCHES = Path(calibration.__file__).parent / "records" / "launches"
 MEASURED_S = 8.60391  # 128 sequences of 4,096 tokens at 7,617 tokens a second on each of eight cards

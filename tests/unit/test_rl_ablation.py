@@ -14,7 +14,7 @@ from autodeploy.specs.reading import read_spec_document
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
-    from autodeploy.specs.ablation import AblationReport, AblationRow
+    from autodeploy.specs.plan_details import AblationReport, AblationRow
 
 ENGINE = {"tp": 2, "engine": "vllm-ascend", "mode": "graph", "memory_fraction": 0.9, "precision": "int8"}
 ALL_OFF = {"placement": "separate", "generation": {**ENGINE, "mode": "eager", "precision": "bf16"}}

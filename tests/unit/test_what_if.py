@@ -24,8 +24,8 @@ from autodeploy.specs.strategy import Strategy
 from tests import factories
 
 if TYPE_CHECKING:
+    from autodeploy.specs.answers import Improvement, ImproveReport
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import Improvement, ImproveReport
 
 SCRIPT = Path(__file__).parents[1] / "launch_files" / "mindspeed_moe.sh"
 

@@ -18,9 +18,9 @@ from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
+    from autodeploy.specs.answers import WhyNot
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import WhyNot
 
 
 def spec_of(*, batch: int = 64, **search: Any) -> Spec:

@@ -19,7 +19,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.field_errors import did_you_mean, field_errors
 from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.reading import card_count, read_spec_document
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from hardware_profiles import ProfileError, list_profiles, load_profile, no_profile
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autodeploy.formats.common.import_result import Imported
     from autodeploy.service.runner.planning import Planner
-    from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.plan_details import Comparison
     from autodeploy.specs.spec import Spec
 
 

@@ -21,8 +21,7 @@ from autodeploy.service.store.runs import Runs, changed
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import DEFAULT_TEAM, OverlayRow, ReestimateRow, RunRow
 from autodeploy.specs.measured_run import MeasuredRun
-from autodeploy.specs.spec import Spec, canonical_json
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import Spec, canonical_json, spec_of
 from autodeploy.specs.training import TrainingSpec
 
 if TYPE_CHECKING:
