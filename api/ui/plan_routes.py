@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from api.threads import slowly
-from api.ui.answers import not_found, see, unknown
+from api.http.dependencies import slowly
+from api.http.languages import language_of, texts
 from api.ui.clusters import choices as cluster_choices
 from api.ui.clusters import clusters_context, form_rows
-from api.ui.conditions import changed_spec, conditions_of
 from api.ui.formats import count, seconds
-from api.ui.languages import language_of, texts
 from api.ui.page_inputs import (
-    OwnForm,  # noqa: TC001 - FastAPI reads annotations
-    PlanOfPage,  # noqa: TC001 - FastAPI reads annotations
-    ViewsOfApp,  # noqa: TC001 - FastAPI reads annotations
+    OwnForm,
+    PlanOfPage,
+    ViewsOfApp,
+    not_found,
+    see,
+    unknown,
 )
 from api.ui.plan_page import (
     KNOBS,
+    changed_spec,
     changed_strategy,
     changes_of,
+    conditions_of,
     knobs_of,
     other_values,
     plan_context,
@@ -34,8 +37,7 @@ from api.ui.plan_page import (
 from api.ui.rendering import data, render
 from api.ui.routes import form_page
 from api.ui.run_page import run_page
-from api.ui.search_page import spec_text, step_shares
-from api.ui.strategy_picture import picture
+from api.ui.search_page import picture, spec_text, step_shares
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message, in_language
 from autodeploy.reports.comparison import answer_lines, checkpoint_lines, row_title, rows_in_words

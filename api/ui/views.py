@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
 
 from api.ui.clusters import request_of
-from api.ui.strategy_picture import MAX_SAMPLED_STRATEGIES
+from api.ui.search_page import MAX_SAMPLED_STRATEGIES
 from autodeploy.analysis.rehearsal.rehearse import smaller_than
 from autodeploy.formats.registry import formats_of
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.reports.wording import short_degrees
-from autodeploy.service.callers.access import ANYONE
 from autodeploy.service.launch_requests import read_offers
+from autodeploy.service.requests.callers import ANYONE
 from autodeploy.service.requests.intake import pasted_document, read_network_spec, refuse_unstorable
 from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.store.base import iso
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from autodeploy.formats.common.import_result import Imported
     from autodeploy.search.planner import WhyNot
-    from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunPage
+    from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunPage
     from autodeploy.service.searches.views import PlanView, SearchSummary, SearchView
     from autodeploy.service.session import Services
     from autodeploy.service.store.searches import SearchFilter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.runner.planning import load_planner
-from autodeploy.service.runs.views import MovedPlan
+from autodeploy.service.runs.service import MovedPlan
 from autodeploy.specs.spec import parse_spec, spec_of
 from autodeploy.specs.strategy import Strategy
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autodeploy.search.planner import LaunchRules
     from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.planning import Planner
-    from autodeploy.service.runs.views import ClusterView
+    from autodeploy.service.runs.service import ClusterView
     from autodeploy.service.store.runs import RunTexts, SearchTexts
     from autodeploy.specs.answers import (
         CheckLimits,
@@ -89,8 +89,6 @@ def make_ready(planner: str) -> None:
 def make_ready_to_read() -> None:
     """Imports the readers of every kind of document."""
     from autodeploy.service import launch_requests as check_intake  # noqa: F401 - that is all
-    from autodeploy.service.clusters import evidence as measured_intake  # noqa: F401 - that is all
-    from autodeploy.service.requests import intake as pasted  # noqa: F401 - that is all
 
 
 def estimate(planner: str, spec: Spec) -> Plan:

@@ -12,10 +12,9 @@ from autodeploy.messages import Message
 from autodeploy.reports.comparison import compare_plans, rehearsal_lines
 from autodeploy.service import calls
 from autodeploy.service.batches import BatchService
-from autodeploy.service.callers.access import ANYONE, AccessService, Principal
-from autodeploy.service.callers.audit import AuditLog
 from autodeploy.service.clusters.overlays import with_overlay
-from autodeploy.service.launches import refuse_illegal
+from autodeploy.service.launch_requests import refuse_illegal
+from autodeploy.service.requests.callers import ANYONE, AccessService, AuditLog, Principal
 from autodeploy.service.requests.intake import best_of, with_checkpoints
 from autodeploy.service.runner.call_pool import CallPool
 from autodeploy.service.runner.embedded import EmbeddedRunner
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.runner import JobRunner
     from autodeploy.service.runner.workers import WorkerView
-    from autodeploy.service.runs.views import RunOutcome
+    from autodeploy.service.runs.service import RunOutcome
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database
     from autodeploy.specs.answers import (

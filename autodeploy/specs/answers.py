@@ -13,7 +13,6 @@ from autodeploy.specs.strategy import Strategy
 from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.magnitudes import Price
 
-
 GateName = Literal["legality", "memory", "slowdown", "baseline", "mfu"]
 
 DEFAULT_REGRESSION = 0.05  # against a baseline, where no limit is given

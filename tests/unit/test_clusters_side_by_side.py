@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
-from autodeploy.cli.recommend import clusters_text, offer_of
+from autodeploy.cli.what_if import clusters_text, offer_of
 from autodeploy.kit.errors import SpecError
 from autodeploy.reports import figures
 from autodeploy.search import planner

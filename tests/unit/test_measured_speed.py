@@ -15,7 +15,7 @@ from autodeploy.analysis.launch_checks.launch_check import check
 from autodeploy.analysis.what_if.improve import improve
 from autodeploy.analysis.what_if.recommend import recommend
 from autodeploy.analysis.what_if.scaling import scaling
-from autodeploy.cli.improve import improve_text
+from autodeploy.cli.what_if import improve_text
 from autodeploy.formats.import_document import import_file
 from autodeploy.messages import in_language
 from autodeploy.reports.check_report import render_check

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.analysis.ablation.feature_ablation import MECHANISMS, ablate, active_mechanisms, without_mechanisms
-from autodeploy.cli.ablate import ablation_text
+from autodeploy.cli.comparisons import ablation_text
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import estimate
 from autodeploy.specs.reading import read_spec_document

@@ -13,8 +13,7 @@ import pytest
 from autodeploy.analysis.launch_checks.launch import Launch, launch_of
 from autodeploy.analysis.what_if.improve import improve
 from autodeploy.analysis.what_if.recommend import card_counts, recommend
-from autodeploy.cli.improve import improve_text
-from autodeploy.cli.recommend import recommendation_text, token_count
+from autodeploy.cli.what_if import improve_text, recommendation_text, token_count
 from autodeploy.formats.import_document import import_file
 from autodeploy.kit.errors import SpecError
 from autodeploy.reports.wording import change_name

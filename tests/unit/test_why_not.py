@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.cli.why_not import answer_text
+from autodeploy.cli.what_if import answer_text
 from autodeploy.messages import in_language
 from autodeploy.search.planner import plan, why_not
 from autodeploy.search.ranking.partial_strategy import is_whole
