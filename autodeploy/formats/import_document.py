@@ -24,7 +24,7 @@ from autodeploy.specs.text_files import load_json, load_yaml, read_text
 if TYPE_CHECKING:
     from autodeploy.specs.diagnostics import Diagnostics
 
-SCRIPT_SUFFIXES = (".sh", ".bash")
+SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 SCRIPT_SIGNS = ("#!/", "torchrun", "actor_rollout_ref.", "--tensor-model-parallel-size", "--num-layers ")
 
 _BOOLEAN_WORD = re.compile(r"\b(?:yes|no|on|off)\b", re.IGNORECASE)
@@ -82,7 +82,7 @@ def import_document(
             return import_verl(text, variables, name, base_dir).with_doubts()
         if is_fsdp2_script(text):
             return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
-        return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
+        return import_launch_script(text, variables, name, _stem(filename), base_dir).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     imported = _of_mapping(document, text, filename, name, base_dir) if isinstance(document, Mapping) else None
     if imported is None:

@@ -12,9 +12,10 @@ from autodeploy.specs.diagnostics import not_modelled
 from autodeploy.specs.text_files import refuse_framework
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from autodeploy.formats.common.launch_script import LaunchScript
+    from autodeploy.formats.shell.values import Value
 
 
 # Launches for the chip after today's, the Ascend 950 (A5).
@@ -41,7 +42,7 @@ def refuse_next_chip(script: LaunchScript, text: str, name: str) -> None:
     for flag, formats in FORMATS.items():
         given = script.flags.get(flag)
         if given is not None and given.text.strip().lower() in formats:
-            _refuse(f"{flag} {given.text.strip()}", (given.line, given.column))
+            _refuse(f"{flag} {given.text.strip()}", given.at)
     for word in (name, *_LOG.findall(text)):
         refuse_name(word)
 
@@ -52,7 +53,7 @@ def refuse_name(word: str) -> None:
         _refuse(word[:120])
 
 
-def _refuse(by: str, place: tuple[int, int] | None = None) -> None:
+def _refuse(by: str, place: tuple[int, int, str] | None = None) -> None:
     raise UnsupportedError(
         at_place(not_modelled("Ascend 950", by), place),
         path="/cluster",
@@ -71,6 +72,10 @@ FLAGS: dict[str, str] = {
     "--qlora-save-dequantize": LORA,
     "--perform-rl-step": RL,
     "--grpo-group-size": RL,
+    "--rollout-batch-size": RL,
+    "--deepspeed": "Megatron-DeepSpeed",
+    "--deepspeed-config": "Megatron-DeepSpeed",
+    "--zero-stage": "Megatron-DeepSpeed",
     "--qad-enable": "distillation",
     "--use-torch-fsdp2": FSDP2,
     "--fsdp2-config-path": FSDP2,
@@ -132,6 +137,17 @@ PROGRAMS: dict[str, str] = {
     "pretrain_mamba.py": "training of state-space layers",
     "pretrain_hybrid.py": "training of state-space layers",
 }
+# Commands that start other trainers, whatever their arguments are.
+LAUNCHERS: dict[str, str] = {
+    "deepspeed": "DeepSpeed",
+    "llamafactory-cli": "LLaMA-Factory",
+    "swift": "ms-swift without Megatron",
+    "axolotl": "Axolotl",
+    "accelerate": "Accelerate",
+    "colossalai": "Colossal-AI",
+    "nemo": "NeMo's command line",
+    "xtuner": "XTuner",
+}
 _RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
 _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's
 
@@ -151,10 +167,10 @@ def refuse_other_training(script: LaunchScript) -> None:
     for flag, what in (elsewhere | FLAGS).items():
         if flag in script.flags:
             given = script.flags[flag]
-            raise refused(what, flag, (given.line, given.column))
+            raise refused(what, flag, given.at)
     if stage is not None and not tunes:
         what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
-        raise refused(what, f"--stage {stage.text[:40]}", (stage.line, stage.column))
+        raise refused(what, f"--stage {stage.text[:40]}", stage.at)
     if not (tunes and script.program.rpartition("/")[2] == TUNING_PROGRAM):
         refuse_program([script.program])
 
@@ -171,6 +187,21 @@ def refuse_program(words: Iterable[str]) -> None:
         program = word.rpartition("/")[2]
         if program in PROGRAMS:
             raise refused(PROGRAMS[program], program)
+
+
+def refuse_launcher(commands: Iterable[Sequence[Value]]) -> None:
+    """Refuses commands that start another trainer than those whose flags are read.
+
+    Raises
+    ------
+    UnsupportedError
+        with the name of the trainer.
+    """
+    for words in commands:
+        for word in words[:2]:
+            launcher = word.text.rpartition("/")[2]
+            if launcher in LAUNCHERS and not word.unknown:
+                raise refused(LAUNCHERS[launcher], launcher)
 
 
 def refuse_other_configuration(document: Mapping[str, Any]) -> None:
@@ -193,7 +224,9 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
     refuse_framework(document)
 
 
-def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str = "/training/kind") -> UnsupportedError:
+def refused(
+    what: str, by: str, place: tuple[int, int, str] | None = None, path: str = "/training/kind"
+) -> UnsupportedError:
     """The error that names what a launch does, and the word of the file that says so."""
     nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
     message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)

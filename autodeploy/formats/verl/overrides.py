@@ -117,9 +117,7 @@ class OverrideReader:
     def fail(self, key: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the script at the key's place."""
         given = self.given[key]
-        raise SpecError(
-            at_place(Message("common.place", place=key, message=message), (given.line, given.column)), hint=hint
-        )
+        raise SpecError(at_place(Message("common.place", place=key, message=message), given.at), hint=hint)
 
     def under(self, prefix: str) -> dict[str, GivenFlag]:
         """Keys below a mapping, by what follows the prefix; marked as read."""
