@@ -166,7 +166,7 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
     absent = joined(dict.fromkeys(name[:80] for name in followed.absent[:5]))
     raise SpecError(
         Message("common.missing", word=", ".join(sorted(SHAPE))),
-        hint=Message("importers.give_files_of_script", files=absent)
+        hint=Message("importers.put_files_beside", files=absent)
         if absent
         else Message("importers.give_script_with_command"),
     )

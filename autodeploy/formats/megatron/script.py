@@ -66,6 +66,13 @@ def import_launch_script(
         with line and column, or the field of the spec that the script leaves open.
     """
     script, named = read_megatron_launch(text, variables, name, base_dir)
+    return imported_launch(script, text, name, otherwise, named)
+
+
+def imported_launch(
+    script: LaunchScript, text: str, name: str | None, otherwise: str, named: Mapping[str, Any] | None = None
+) -> Imported:
+    """The spec of a launch whose flags were read from a text; `named` is its model, where no flags spell it out."""
     refuse_next_chip(script, text, otherwise)
     refuse_other_training(script)
     reader = FlagReader(script)

@@ -10,7 +10,13 @@ from autodeploy.formats.common.import_result import UNNAMED, Imported, KeptFlag
 from autodeploy.formats.common.other_trainings import DPO, refused
 from autodeploy.formats.common.value_readers import FlagReader, KeyReader
 from autodeploy.formats.megatron.model import read_model
-from autodeploy.formats.megatron.post_training_launch import model_of, script_of, take_rl_marks, whole_updates
+from autodeploy.formats.megatron.post_training_launch import (
+    lines_of_keys,
+    model_of,
+    script_of,
+    take_rl_marks,
+    whole_updates,
+)
 from autodeploy.formats.megatron.strategy_reader import read_gradient_sums, read_strategy
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -96,7 +102,7 @@ def import_mindspeed_rl(
     reader = KeyReader({section: document[section] for section in document if section not in (MEGATRON, ACTOR)})
     ranks = reader.number("/cluster/num_npus", "rl_config.actor_resource.num_npus", least=1)
     shape, preset = _shape(keys, base_dir, name, reader)
-    flags = FlagReader(script_of("train_rl.py", _hashable({**shape, **keys}), _lines(text), ranks))
+    flags = FlagReader(script_of("train_rl.py", _hashable({**shape, **keys}), lines_of_keys(text), ranks))
     strategy, layers = read_strategy(flags)
     model = preset or read_model(flags, layers, name, otherwise)
     strategy["features"] = sorted({*strategy["features"], *read_gradient_sums(flags, strategy, adapted=True)})
@@ -151,16 +157,6 @@ def _shape(
 def _hashable(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Only values that an argument can have."""
     return {str(key): value for key, value in keys.items() if isinstance(value, str | int | float | bool | list)}
-
-
-def _lines(text: str) -> dict[str, int]:
-    """Key -> the first line that it stands on."""
-    lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        key, colon, _ = line.strip().partition(":")
-        if colon and not key.startswith("#"):
-            lines.setdefault(key, number)
-    return lines
 
 
 def _whole(reader: KeyReader, field: str, path: str, least: int = 1) -> int:

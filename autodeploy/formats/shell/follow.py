@@ -98,8 +98,9 @@ TESTS = frozenset({"[", "test"})
 MAX_COMMANDS = 20_000
 MAX_ARGUMENTS = 1_000
 SHELLS = frozenset({"bash", "sh"})
-# Words before the name of a script that is started.
+# Commands that start a script or a shell behind them.
 STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "env"}
+CARRIED_OUT = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})  # before a text
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
@@ -306,19 +307,19 @@ class _Follower:
         if name == "eval" and len(words) > 1:
             self._nested(self._text(words[1:], offset), offset)
             return True
-        start = next((index for index, word in enumerate(words) if not _starts_scripts(word)), len(words))
-        inner = words[start - 1].text if start else ""
-        if (
-            start < len(words)
-            and inner in {"-c", "-lc", "-ec", "-exc"}
-            and any(w.text in SHELLS for w in words[:start])
-        ):
-            self._start(self._text(words[start : start + 1], offset), words[start + 2 :], offset)
-            return True
-        is_named = start < len(words) and words[start].text.endswith(SCRIPT_SUFFIXES)
-        if is_named and (statements := self._file(words[start], offset)) is not None:
-            self._start(statements, words[start + 1 :], offset)
-            return True
+        if name.rpartition("/")[2] not in STARTERS and not name.endswith(SCRIPT_SUFFIXES):
+            return False
+        texts = [word.text for word in words]
+        for index, text in enumerate(texts):
+            if text in CARRIED_OUT and index and texts[index - 1].rpartition("/")[2] in SHELLS and words[index + 1 :]:
+                self._start(self._text(words[index + 1 : index + 2], offset), words[index + 3 :], offset)
+                return True
+            if text.endswith(SCRIPT_SUFFIXES):
+                if (statements := self._file(words[index], offset)) is not None:
+                    self._start(statements, words[index + 1 :], offset)
+                return statements is not None
+            if text.endswith(".py"):
+                break
         return False
 
     def _text(self, words: list[Value], offset: int) -> Sequence[Statement]:
@@ -344,7 +345,7 @@ class _Follower:
         if path is None or not path.is_file():
             self.followed.absent.append(place or name.text)
             self.followed.notes.append(
-                (offset, Message("importers.file_is_not_beside_it", file=(place or name.text)[:80]))
+                (offset, Message("importers.absent_file", file=(place or name.text)[:80]))
             )
             return None
         if path not in self._files:
@@ -409,8 +410,3 @@ class _Follower:
             self.variables.assign(assignment.name, value, appends=assignment.appends)
             if exports or command.words or assignment.name in self.followed.environment:
                 self.followed.environment[assignment.name] = self.variables.known(assignment.name) or value
-
-
-def _starts_scripts(word: Value) -> bool:
-    """Whether it stands before the name of a script that is started: a shell, a launcher, or an option of one."""
-    return not word.unknown and (word.text in STARTERS or (word.text[:1] == "-" and " " not in word.text))

@@ -29,7 +29,7 @@ _VARIABLES = {
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """What the directives of a script ask for; `counts` by their kind."""
+    """Resources that the directives of a script ask for; `counts` by their kind."""
 
     counts: dict[str, int]
 
