@@ -34,7 +34,7 @@ def script_of(document: dict[str, Any]) -> str:
     """The exported launch of a spec with a strategy."""
     spec = read_spec_document(document)
     plan = planner.estimate(spec)
-    found = plan_set_of_one(factories.plan_set(), spec, plan, spec.search.objective)
+    found = plan_set_of_one(factories.plan_set().search, spec, plan, spec.search.objective)
     return export(found, plan, spec.search.target).text
 
 
