@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autodeploy.formats.measurements.measured_text import MAX_TEXT_BYTES as MAX_STEP_TRACE
+from autodeploy.formats.measurements.measured_text import within_documents
 from autodeploy.formats.measurements.profiler_tables import (
     MAX_TEXT_BYTES,
     KernelTimes,
@@ -161,6 +162,7 @@ class ProfilerOutput:
     memory: MemoryTrace | None
 
     @property
+    @within_documents()
     def products(self) -> MeasuredRun | None:
         """The matrix multiplications with known shapes, each with its mean time; None without any."""
         if self.kernels is None:
@@ -174,6 +176,7 @@ class ProfilerOutput:
         return MeasuredRun(source="gemm_benchmark", gemm=tuple(points[:10_000])) if points else None
 
 
+@within_documents()
 def read_profiler_output(folder: Path) -> ProfilerOutput:
     """The tables of a rank's folder, which may be the one above it.
 
