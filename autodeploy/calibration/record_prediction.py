@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.calibration.overlays import covariance_of
 from autodeploy.costs.inputs.build_context import device_of, profile_of, spec_context
+from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.costs.prediction_spread import FEW_ITERATIONS, STEADY, memory_spread, run_in_context, spread_of
 from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.costs.steps.one_strategy import candidate_of, layout_of
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 # What a record measured, in the terms of a prediction.
 FORWARD_AND_BACKWARD = 3.0
+FOREIGN = "foreign"  # stacks whose kernels no formula describes
 
 
 def measured_step_s(record: Record) -> float | None:
@@ -114,13 +116,23 @@ def is_update_phase(record: Record) -> bool:
     return record.training.kind != "pretrain" or release_of(record).stack.trains == "updates"
 
 
+def kind_of_record(record: Record) -> str:
+    """The kind of run that a record is, as the coverage table tells them apart."""
+    trains = release_of(record).stack.trains
+    if trains:
+        return trains
+    if record.training.kind != "pretrain":
+        return "tuning"
+    return "sharded" if record.strategy.fsdp else PRETRAINING
+
+
 def fits_time(record: Record) -> bool:
     """Whether fits see a record's time: of pre-training, and of a run whose configuration its source is sure of.
 
-    Fully sharded runs have software of their own, which no plan is launched with: their prediction is reported, and
-    says nothing of the others' rates.
+    Fully sharded runs, and those by kernels that no formula describes, have software of their own, which no plan is
+    launched with: their prediction is reported, and says nothing of the others' rates.
     """
-    if record.strategy.fsdp or record.confidence == "low":
+    if record.strategy.fsdp or record.confidence == "low" or release_of(record).stack.trains == FOREIGN:
         return False
     return counts_for_time(record) and not is_update_phase(record)
 
@@ -367,7 +379,8 @@ def record_memory_spread(predicted: Prediction) -> MemorySpread:
 def _run(predicted: Prediction) -> dict[str, Any]:
     """A record's run in the axes of the coverage table."""
     open_questions = {f"{d.path.removeprefix('/')}: {d.text}" for d in predicted.record.diagnoses if d.widens}
-    return run_in_context(predicted.candidate, predicted.context, features_of(predicted.record) | open_questions)
+    run = run_in_context(predicted.candidate, predicted.context, features_of(predicted.record) | open_questions)
+    return run | {"kind": kind_of_record(predicted.record)}
 
 
 def _counted(allocated: float, counts: MemoryCounts, candidate: Candidates, context: Context) -> float:

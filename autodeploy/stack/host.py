@@ -1,4 +1,4 @@
-"""What a software stack asks of the host: how operators reach the device, and who runs the optimizer on states there.
+"""A software stack's demands on the host: how operators reach the device, and who runs the optimizer on states there.
 
 Causes, not names of stacks: shapes that change, the level of the task queue, threads, experts joined or apart. The
 document of a stack states each in its section `host`; `HostSoftware.of` is the one reading.

@@ -119,7 +119,8 @@ class Stack:
 
     family : the framework's name by which statistics group runs. target : the framework whose plans it runs; None:
     no launch target. default : whether that framework means it on these vendors' chips. as_of : the day or release that
-    it stands for where a run tells none. runs : which records ran on it, by conditions. facts : by section and name,
+    it stands for where a run tells none. trains : updates, of reinforcement learning; foreign, by kernels that no
+    formula describes; else empty. runs : which records ran on it, by conditions. facts : by section and name,
     alternatives in order.
     """
 

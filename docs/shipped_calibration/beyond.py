@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.record_prediction import counts_for_time, fits_time, measured_step_s, predict_record
+from autodeploy.calibration.record_prediction import (
+    counts_for_time,
+    fits_time,
+    kind_of_record,
+    measured_step_s,
+    predict_record,
+)
 from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.costs.prediction_spread import Z80
 from autodeploy.costs.steps.scenarios import new_shape_times
@@ -56,7 +62,7 @@ def unseen_runs(records: Iterable[Record]) -> list[Unseen]:
             predicted = predict_record(record)
         except SpecError:
             continue
-        kind, measured = predicted.context.kind_of_run, measured_step_s(record)
+        kind, measured = kind_of_record(record), measured_step_s(record)
         if kind == PRETRAINING or measured is None:
             continue
         factors = FACTORS if predicted.context.host.new_shape_s else np.ones(1)

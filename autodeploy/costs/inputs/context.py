@@ -282,7 +282,7 @@ class Context:
 
     @property
     def kind_of_run(self) -> str:
-        """What kind of run records of it are, as the coverage table tells them apart."""
+        """The kind of run that records of it are, as the coverage table tells them apart."""
         if self.host.changing_shapes:
             return "updates"
         if self.operators.lora_rank or self.operators.reference:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.steps.one_strategy import Estimated, PhaseCost
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlTraining
+    from autodeploy.specs.software import SoftwareSpec
     from autodeploy.specs.strategy import Strategy
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -113,14 +114,14 @@ def update_part(
     npus: int,
     pack_tokens: int | None = None,
     features: frozenset[str] | None = None,
-    stack: str | None = None,
+    software: SoftwareSpec | None = None,
 ) -> UpdatePart:
     """Training on `npus` cards of the cluster.
 
     Parameters
     ----------
     strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
-    features, stack : as of `update_context`.
+    features, software : as of `update_context`.
 
     Raises
     ------
@@ -134,7 +135,7 @@ def update_part(
     come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
     asked = [(strategy, pack_tokens)]
-    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features, stack=stack)
+    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features, software=software)
     if isinstance(part, SpecError):
         raise part
     return part
@@ -149,7 +150,7 @@ def update_parts(
     *,
     npus: int,
     features: frozenset[str] | None = None,
-    stack: str | None = None,
+    software: SoftwareSpec | None = None,
     within_memory: bool = False,
 ) -> list[UpdatePart | SpecError]:
     """`update_part` of several strategies and their `pack_tokens`, or what refuses them; layers are priced together.
@@ -158,7 +159,7 @@ def update_parts(
     ----------
     within_memory : of those whose policy alone needs more memory than a die has, that is said and no time predicted.
     """
-    trainers = _Trainers(model, profile, cluster, rl, npus, features, stack)
+    trainers = _Trainers(model, profile, cluster, rl, npus, features, software)
     read = [or_refusal(partial(trainers.read, *each)) for each in asked]
     full = _then(read, partial(trainers.fullest, within_memory=within_memory))
     return _then(full, trainers.parts)
@@ -190,7 +191,7 @@ class _Trainers:
     rl: RlTraining
     npus: int
     features: frozenset[str] | None
-    stack: str | None
+    software: SoftwareSpec | None
 
     def context(self, model: ModelSpec, strategy: Strategy, samples: Samples) -> Context:
         """Of an update of a model on these samples."""
@@ -198,7 +199,7 @@ class _Trainers:
             *(model, self.profile, self.cluster, strategy, samples),
             npus=self.npus,
             features=self.features,
-            stack=self.stack,
+            software=self.software,
         )
 
     def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:
