@@ -212,9 +212,10 @@ def _rates(candidates: Candidates, context: Context, shards: Floats, gradient_by
     on_host = data_parallel.states_on_host_bytes(split, swap_optimizer=swap, virtual_optimizer=virtual, optimizer=form)
     # Of states that lie on the host, the share that an offloaded fraction leaves on the device.
     stays = np.where(swap, 1.0 - context.host.fraction, 0.0) if context.host.updates else np.zeros_like(split)
-    own = (1.0 / shards, np.ones_like(shards)) if context.fsdp else (1.0, split)
+    params, owners_of = (1.0 / shards, np.ones_like(shards)) if context.fsdp else (np.ones(1), split)
     update = data_parallel.optimizer_s(
-        *own,
+        params,
+        owners_of,
         machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction),
         optimizer=form,
         virtual_optimizer=virtual,
@@ -225,7 +226,7 @@ def _rates(candidates: Candidates, context: Context, shards: Floats, gradient_by
         # The host updates what lies there, the device the rest, and nothing streams through it.
         share, zero = np.where(swap, context.host.fraction, 0.0), np.zeros_like(split)
         on_cores = host_adam_s(
-            own[0] / own[1],
+            params / owners_of,
             context.host.kernel,
             context.host.threads,
             core_ratio=machine.host.core_ratio,
