@@ -26,7 +26,7 @@ from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.cost_of_target import price_of_target
 from autodeploy.search.ranking.infeasible import best_batch
 from autodeploy.search.ranking.reference_plans import BesidePlans
-from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found
+from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found, no_plan_in_time
 from autodeploy.search.ranking.selection import weight_of
 from autodeploy.search.run_planning import OBJECTIVE, plan_time_to_train, spare_rows
 from autodeploy.search.run_price import price_of
@@ -72,17 +72,33 @@ def plan(
     """
     started = time.monotonic()
     stop = Deadline(should_cancel, started, spec.search.time_limit_s)
+    label = SearchLabel(search_id, created_at, started)
     if spec.training.rl is not None:
         if spec.search.spare_nodes:
             why = Message("planner.post_training_is_not_planned_with_fewer_nodes")
             raise UnsupportedError(why, path="/search/spare_nodes", hint=Message("common.leave_it_out"))
-        from autodeploy.search.post_training.planning import plan_rl  # a tenth of a second, for post-training alone
+        # A tenth of a second, for post-training alone.
+        from autodeploy.search.post_training.planning import plan_post_training
 
-        return plan_rl(spec, UpdateSearch(stop), stop, search_id=search_id, created_at=created_at, started=started)
+        return plan_post_training(spec, UpdateSearch(stop), stop, label)
     if spec.search.objective == OBJECTIVE and phases_of(spec):
         part = partial(plan, progress=progress, should_cancel=stop)
         planned = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
         return _with_spares(spec, planned, stop)
+    return plan_pre_training(spec, stop, label, progress=progress, alone=alone, of=of)
+
+
+def plan_pre_training(
+    spec: Spec,
+    stop: Deadline,
+    label: SearchLabel,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    alone: bool = False,
+    of: Spec | None = None,
+) -> PlanSet:
+    """The best strategies of a step of pre-training or fine-tuning, ranked and explained; as `plan`."""
+    started = label.started
     _check_phases(spec)
     prepared = _ended(lambda: with_best_batch(prepare(spec)), spec, stop, alone=alone)
     refuse_unsaved(spec, prepared.profile.vendor)
@@ -94,9 +110,9 @@ def plan(
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
         advice = _advice(prepared, searched, frontier, stop, alone=alone)
         outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
-        result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, looked.enumerated_s), stop)
+        result = finish(prepared, outcome, replace(label, enumerated_s=looked.enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
-        raise _no_plan_in_time(spec)
+        raise no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)
     result = result if alone else _with_spares(prepared.spec, result, stop)
     report.finished(result)
@@ -176,14 +192,7 @@ def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool
     result = part() if alone else stop.search(part)
     if result is not None:
         return result
-    raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
-
-
-def _no_plan_in_time(spec: Spec) -> SpecError:
-    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
-    return SpecError(
-        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
-    )
+    raise no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
 
 
 def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
