@@ -13,7 +13,7 @@ from hardware_profiles.reading import parse_yaml
 
 FOLDER = files("hardware_profiles") / "data" / "calibrated"
 FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100")
-CARRIED = ("cloudmatrix-384", "nvidia-h800")
+CARRIED = ("cloudmatrix-384", "nvidia-a800-80g", "nvidia-h20", "nvidia-h800")
 
 
 def overlay_of(name: str) -> dict[str, Any]:
