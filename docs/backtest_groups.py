@@ -21,7 +21,7 @@ from autodeploy.costs.steps.scenarios import step_times_in
 from autodeploy.search.ranking.regret import cautious_order, regrets, with_unproven_gains
 from autodeploy.search.ranking.sensitivities import Responses
 from autodeploy.search.ranking.uncertainty import run_of
-from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.search.ranking.unproven import share_draws, unproven_in
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import kendall_tau
@@ -193,7 +193,7 @@ def averse_order(
     """Places of strategies as the averse ranking orders plans that all fit, with as much headroom."""
     context = predictions[0].context
     assert context.profile is not None
-    box = error_box(context.profile, context)
+    box = uncertainty_set(context.profile, context)
     worlds = [{}, *box.ends()]
     times = np.concatenate(
         [step_times_in(p.candidate, p.context, [p.layout], box.numbers, worlds) for p in predictions]

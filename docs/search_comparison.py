@@ -18,7 +18,7 @@ import numpy as np
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.branch_and_bound.best_first import best_first
-from autodeploy.search.branch_and_bound.search_space import Searched, search_space
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, search_space
 from autodeploy.search.choices.layouts import templates, to_layout
 from autodeploy.search.placement.evaluate import Evaluator
 from autodeploy.search.placement.solve import greedy
@@ -61,7 +61,7 @@ class Case:
 
     name: str
     spec: Spec
-    searched: Searched
+    searched: SearchSpace
     frontier: SearchState
     script_s: float | None
     script_fits: bool

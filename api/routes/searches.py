@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 
 from api.http.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep, WebhookDep, read_document, run_submission
 from api.http.documents import Annotations, PlanList, SearchDocument, SearchList
-from api.http.event_broadcast import following_of
+from api.http.event_broadcast import broadcast_of
 from api.http.openapi import spec_request_body
 from api.http.prefix import own_address
 from api.http.problems import responses
@@ -99,7 +99,7 @@ async def create_search(
 async def wait_until_finished(search_id: str, wait_s: float, request: Request) -> None:
     """Returns when the search is finished or gone, the time is over, the client gone or the server stopping."""
     end_s = time.monotonic() + wait_s
-    with following_of(request).follow(search_id) as follower:
+    with broadcast_of(request).follow(search_id) as follower:
         while (left_s := end_s - time.monotonic()) > 0 and not follower.is_over:
             await follower.news(min(left_s, CLIENT_LOOK_S))
             if await request.is_disconnected():

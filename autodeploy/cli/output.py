@@ -32,35 +32,35 @@ if TYPE_CHECKING:
 
 
 # How much a command says beside its report.
-Loudness = Literal["quiet", "normal", "verbose"]
+Verbosity = Literal["quiet", "normal", "verbose"]
 
-_LOUDNESS: ContextVar[Loudness] = ContextVar("how much the command that runs says", default="normal")
+_VERBOSITY: ContextVar[Verbosity] = ContextVar("how much the command that runs says", default="normal")
 
 
-def loudness() -> Loudness:
+def verbosity() -> Verbosity:
     """That of the command that runs."""
-    return _LOUDNESS.get()
+    return _VERBOSITY.get()
 
 
 def begin() -> None:
     """A command begins, of which nothing is known yet."""
-    _LOUDNESS.set("normal")
+    _VERBOSITY.set("normal")
 
 
 def log_changes() -> dict[str, str]:
     """What the options change of the settings of a service's log."""
-    level = {"quiet": "warning", "verbose": "debug"}.get(loudness())
+    level = {"quiet": "warning", "verbose": "debug"}.get(verbosity())
     return {} if level is None else {"log_level": level}
 
 
-def _choose(which: Loudness, *, wanted: bool) -> None:
+def _choose(which: Verbosity, *, wanted: bool) -> None:
     if not wanted:
         return
-    if loudness() not in {"normal", which}:
+    if verbosity() not in {"normal", which}:
         from autodeploy.kit.errors import SpecError
 
-        raise SpecError(Message("common.excludes_it", what=f"--{loudness()}"), path=f"--{which}")
-    _LOUDNESS.set(which)
+        raise SpecError(Message("common.excludes_it", what=f"--{verbosity()}"), path=f"--{which}")
+    _VERBOSITY.set(which)
 
 
 def _be_quiet(wanted: bool) -> None:
@@ -185,7 +185,7 @@ def write_text_report(text: str, output: Path | None) -> None:
 
 def talk(text: str) -> None:
     """A word to the person, on stderr; with `--quiet` none."""
-    if loudness() == "quiet":
+    if verbosity() == "quiet":
         return
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
@@ -286,7 +286,7 @@ class SearchTalk:
         self._said_s = 0.0
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty() and loudness() == "normal":
+        if sys.stderr.isatty() and verbosity() == "normal":
             from rich.console import Console
 
             self._status = Console(stderr=True).status(label(self._lang, "search"))
@@ -318,7 +318,7 @@ class SearchTalk:
 
             self._status.update(escape(text))
         elif (
-            loudness() == "verbose"
+            verbosity() == "verbose"
             or progress.kind in {"enumerated", "incumbent", "finished"}
             or progress.elapsed_s - self._said_s >= QUIET_S
         ):

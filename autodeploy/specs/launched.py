@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.specs.attention import HCA, INDEXED
@@ -42,7 +41,7 @@ class Network:
 @cache
 def networks() -> tuple[Network, ...]:
     """Every network, as the table has them."""
-    table = _table()
+    table = _table("mindformers_networks.yaml")
     return tuple(Network(**row | {"of": f"({table['every']}) and {row['of']}"}) for row in table["networks"])
 
 
@@ -63,10 +62,8 @@ def network_of(model: ModelSpec) -> Network | None:
     return next((each for each in networks() if evaluate(each.of, values)), None)
 
 
-def _table() -> dict[str, Any]:
-    text = (files("autodeploy.specs") / "mindformers_networks.yaml").read_text(encoding="utf-8")
-    table: dict[str, Any] = load_shipped_yaml(text)
-    return table
+def _table(name: str) -> Any:
+    return load_shipped_yaml((files("autodeploy.specs") / name).read_text(encoding="utf-8"))
 
 
 # Converters of fused operators, by the feature that each is; the order of the public configurations.
@@ -93,8 +90,7 @@ class TorchtitanModel:
 @cache
 def torchtitan_models() -> tuple[TorchtitanModel, ...]:
     """All of them, the one that public configurations use before others of its shape."""
-    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    return tuple(TorchtitanModel(**row) for row in load_shipped_yaml(text))
+    return tuple(TorchtitanModel(**row) for row in _table("torchtitan_models.yaml"))
 
 
 def torchtitan_model_of(model: ModelSpec) -> TorchtitanModel | None:

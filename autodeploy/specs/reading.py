@@ -33,7 +33,7 @@ MANY_TOKENS: Final = 500e6
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
+class CommonMistake:
     """What looks wrong at a place of the spec."""
 
     path: str
@@ -50,7 +50,7 @@ def refuse_impossible(spec: Spec) -> list[FieldError]:
     return [FieldError("/training/global_batch_size", message, Message("importers.it_counts_sequences_not_tokens"))]
 
 
-def slips(spec: Spec) -> tuple[Slip, ...]:
+def common_mistakes(spec: Spec) -> tuple[CommonMistake, ...]:
     """What looks wrong in a valid spec."""
     try:
         profile = load_profile(spec.cluster.profile, overrides=spec.cluster.overrides)
@@ -63,10 +63,10 @@ def _step_tokens(spec: Spec) -> float:
     return float(spec.training.global_batch_size.value) * spec.training.seq_length
 
 
-def _batch_in_tokens(spec: Spec) -> Iterator[Slip]:
+def _batch_in_tokens(spec: Spec) -> Iterator[CommonMistake]:
     batch, seq = spec.training.global_batch_size.value, spec.training.seq_length
     if _step_tokens(spec) >= MANY_TOKENS and batch >= seq:
-        yield Slip(
+        yield CommonMistake(
             "/training/global_batch_size",
             Message(
                 "importers.global_batch_of_sequences_is_tokens_step_where",
@@ -77,12 +77,12 @@ def _batch_in_tokens(spec: Spec) -> Iterator[Slip]:
         )
 
 
-def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[Slip]:
+def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
     cards, per_node = spec.cluster.num_npus, profile.npus_per_node
     if cards is None or cards <= per_node or cards % per_node == 0 or spec.cluster.use == "at_most":
         return
     lower = cards // per_node * per_node
-    yield Slip(
+    yield CommonMistake(
         "/cluster/num_npus",
         Message(
             "importers.cards_are_no_whole_nodes_of_whole_nodes",
@@ -94,7 +94,7 @@ def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[Slip]:
     )
 
 
-def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[Slip]:
+def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
     cards, dies = spec.cluster.num_npus, profile.devices_per_npu
     if cards is None or dies == 1 or cards % dies:
         return
@@ -102,7 +102,7 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[Slip]:
     ranks = 0 if strategy is None else strategy.tp * strategy.pp * strategy.cp * (strategy.dp or 0)
     whole = None if profile.supernode_nodes is None else profile.supernode_nodes * profile.npus_per_node
     if ranks == cards:
-        yield Slip(
+        yield CommonMistake(
             "/cluster/num_npus",
             Message(
                 "importers.strategy_has_ranks_but_cards_have_dies_each",
@@ -113,7 +113,7 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[Slip]:
             ),
         )
     elif whole is not None and cards == dies * whole:
-        yield Slip(
+        yield CommonMistake(
             "/cluster/num_npus",
             Message(
                 "importers.cards_are_supernodes_where_dies_of_one_were",
@@ -222,7 +222,10 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     if errors:
         raise SpecError(errors=tuple(errors))
     unmodelled = [setting for notes in diagnostics for setting in notes.doubts]
-    doubts = [*(text for notes in diagnostics for text in notes.assumptions), *(slip.message for slip in slips(spec))]
+    doubts = [
+        *(text for notes in diagnostics for text in notes.assumptions),
+        *(each.message for each in common_mistakes(spec)),
+    ]
     if doubt is not None:
         of_model = [text for notes in diagnostics for text in notes.to_check]
         for text in dict.fromkeys((*spec.to_check, *of_model, *doubts)):

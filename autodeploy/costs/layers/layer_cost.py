@@ -332,7 +332,7 @@ def _choices(
     touched = touched_by_choices(tuple(kept), tuple(times.trained), shares=table.by_operator is not None)
     saved = {each.choice.name: _saved_bytes(each, kept, layer) for each in touched}
     work = {each.choice.name: _replayed_s(each, times, table) for each in touched if each.choice.kind == "recompute"}
-    waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * layer.features.recompute_in_waits)
+    waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * layer.features.recompute_in_bubbles)
     choices = {}
     for each in touched:
         choice, bytes_ = each.choice, saved[each.choice.name]

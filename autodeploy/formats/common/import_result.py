@@ -57,7 +57,7 @@ class KeptFlag:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """A foreign file as a spec document.
 
     `document` has the keys of a spec that the file says something of; a launch file names a number of ranks
@@ -94,7 +94,7 @@ class Imported:
         named = joined((*names, Message("common.more", count=unnamed)), "and") if unnamed else joined(names)
         return (Message("common.place", place=named, message=Message("importers.unknown_key")),)
 
-    def with_doubts(self) -> Imported:
+    def with_doubts(self) -> ImportResult:
         """The same with its doubts in the document, so that they travel with the spec."""
         said = {
             "unmodelled": list(self.diagnostics.doubts[:MAX_DOUBTS]),

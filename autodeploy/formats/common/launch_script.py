@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import known_flags
-from autodeploy.formats.shell.follow import Followed, follow
+from autodeploy.formats.shell.follow import ScriptResult, follow
 from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.formats.shell.values import Run, Value, WordBuilder, line_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
@@ -391,7 +391,7 @@ def read_launch_script(
     )
 
 
-def _training_words(followed: Followed) -> tuple[list[Value], str]:
+def _training_words(followed: ScriptResult) -> tuple[list[Value], str]:
     """The command with most flags of the table; without a launch, the flags that the script's variables hold."""
     flags = known_flags()
 
@@ -447,7 +447,7 @@ def _cut_at_program(words: list[Value]) -> tuple[list[Value], str, list[Value]]:
     return words, "", words
 
 
-def _flags(followed: Followed, words: list[Value]) -> tuple[dict[str, GivenFlag], tuple[GivenFlag, ...]]:
+def _flags(followed: ScriptResult, words: list[Value]) -> tuple[dict[str, GivenFlag], tuple[GivenFlag, ...]]:
     """Flags with the values that follow them; a later flag of the same name replaces an earlier one."""
     flags: dict[str, GivenFlag] = {}
     repeated: list[GivenFlag] = []

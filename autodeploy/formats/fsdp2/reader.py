@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.formats.common.import_result import (
     UNNAMED,
-    Imported,
+    ImportResult,
     marked_preset,
     plan_id_of,
     release_of_marks,
@@ -240,7 +240,7 @@ def import_fsdp2(
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
     ranks: int | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a configuration of the backend trains.
 
     Parameters
@@ -283,7 +283,7 @@ def import_fsdp2(
     reader.note_unmodelled(UNMODELLED)
     reasons = dict.fromkeys(release.keys, NO_EFFECT)
     kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
-    return Imported(
+    return ImportResult(
         KIND,
         spec,
         reader.log.finish(),
@@ -360,7 +360,7 @@ def import_fsdp2_script(
     name: str | None = None,
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a script of the backend trains; its YAML is looked for beside it. As `import_fsdp2`.
 
     Raises

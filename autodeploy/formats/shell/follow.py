@@ -105,7 +105,7 @@ _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
 @dataclass(slots=True)
-class Followed:
+class ScriptResult:
     """What a script does, as far as that can be said without running it.
 
     `commands` are the words of each command in order; `notes` pairs of an offset and what was not followed there;
@@ -120,7 +120,7 @@ class Followed:
     absent: list[str] = field(default_factory=list)
 
 
-def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | None = None) -> Followed:
+def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | None = None) -> ScriptResult:
     """Reads and follows a script, and those that it reads or starts.
 
     Parameters
@@ -137,7 +137,7 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
     statements = source.script()
     job = slurm_job(text).variables
     variables = Variables(source, {**job, **(given or {})})
-    follower = _Follower(Followed(source, variables), set(given or {}), folder)
+    follower = _Follower(ScriptResult(source, variables), set(given or {}), folder)
     follower.take_arguments(given or {})
     follower.run(statements)
     followed = follower.followed
@@ -149,7 +149,7 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
 
 
 class _Follower:
-    def __init__(self, followed: Followed, fixed: set[str], folder: Path | None) -> None:
+    def __init__(self, followed: ScriptResult, fixed: set[str], folder: Path | None) -> None:
         self.followed = followed
         self.variables = followed.variables
         self._fixed = fixed

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from autodeploy.kit.deadline import Deadline
     from autodeploy.search.post_training.advice import RlAdvice
-    from autodeploy.search.post_training.search import Choice, Found
+    from autodeploy.search.post_training.search import Choice, RlResult
     from autodeploy.search.post_training.update_layouts import LayoutSearch
     from autodeploy.search.ranking.search_result import SearchLabel
     from autodeploy.specs.plan_details import PipelineTimeline
@@ -70,7 +70,7 @@ RULES: Final = {
 """What the rules of this search say; those of a target are `rule_texts`."""
 
 
-def search_notes(spec: Spec, result: Found, gap: float | None) -> tuple[str, ...]:
+def search_notes(spec: Spec, result: RlResult, gap: float | None) -> tuple[str, ...]:
     """Notes beside the plans."""
     notes: list[str] = []
     best = result.best_of
@@ -98,7 +98,7 @@ def search_notes(spec: Spec, result: Found, gap: float | None) -> tuple[str, ...
     return tuple(notes)
 
 
-def infeasible(spec: Spec, result: Found, update: Infeasible | None = None) -> Infeasible:
+def infeasible(spec: Spec, result: RlResult, update: Infeasible | None = None) -> Infeasible:
     """The rules that bind, the commonest first, and the changes that their refusals name.
 
     update : why the search of the update alone leaves nothing, where it does.
@@ -243,7 +243,7 @@ def plan_post_training(spec: Spec, updates: LayoutSearch, stop: Deadline, label:
     )
 
 
-def _counts(result: Found) -> Counts:
+def _counts(result: RlResult) -> Counts:
     """Layouts of the update, and what was put beside them; `pruned`: what bounds rule out."""
     pruned = max(0, result.enumerated - result.combined)
     refused = dict(sorted(result.refused.items()))
@@ -274,14 +274,14 @@ def _fastest(ranked: list[Plan], plans: list[Plan], advice: RlAdvice | None) -> 
     return fastest_of(min(ranked, key=lambda plan: (plan.step_time_s, plan.plan_id)), plans, advice)
 
 
-def _advice(spec: Spec, profile: Profile, result: Found, stop: Deadline) -> RlAdvice | None:
+def _advice(spec: Spec, profile: Profile, result: RlResult, stop: Deadline) -> RlAdvice | None:
     """The ranking by risk, where the spec wants one and there is something to rank."""
     if spec.search.risk_terms.rule == "neutral" or spec.search.objective == "peak_memory" or not result.choices:
         return None
     return stop.search(lambda: advise(spec, profile, result.choices, overheads_of(spec.search.target), stop))
 
 
-def _ranked(spec: Spec, profile: Profile, cards: int, result: Found, advice: RlAdvice | None) -> list[Plan]:
+def _ranked(spec: Spec, profile: Profile, cards: int, result: RlResult, advice: RlAdvice | None) -> list[Plan]:
     """Documents of the best choices in order of rank, then of the fastest others, which only the Pareto set needs.
 
     The fastest plan is among the first `top_k`, as the last of them where it is ranked behind.

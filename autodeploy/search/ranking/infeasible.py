@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.costs.sweep.sweep import sweep_tree
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.search.branch_and_bound.search_space import Searched, divisible_first, legal_tree, variant
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, divisible_first, legal_tree, variant
 from autodeploy.search.ranking.nearest_legal import pins_to_lift, why_nothing_is_legal
 from autodeploy.space.feature_choice import choose_features
 from autodeploy.specs.planset import Infeasible, NearestChange
@@ -142,7 +142,7 @@ def round_batches(batch: int, world: int, tolerance: float) -> list[int]:
 GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 
-def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Searched) -> Infeasible:
+def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: SearchSpace) -> Infeasible:
     """Binding rules, and changes of the spec that the sweep says would fit, the smallest first."""
     legal = searched.counts.enumerated - sum(searched.counts.rejected.values())
     if legal == 0:

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from autodeploy.kit.deadline import Deadline
     from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.frontier import SearchState
-    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.search.ranking.advice import Advice
     from autodeploy.search.ranking.one_strategy import Prepared
-    from autodeploy.search.ranking.reference_plans import BesidePlans
+    from autodeploy.search.ranking.reference_plans import ReferencePlans
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.covariance import Covariance
@@ -82,11 +82,11 @@ class Outcome:
         the plans; without it they stand alone.
     """
 
-    searched: Searched
+    searched: SearchSpace
     frontier: SearchState
     unrestricted: Unrestricted
     advice: Advice | None = None
-    beside: BesidePlans | None = None
+    beside: ReferencePlans | None = None
 
 
 def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: Deadline) -> PlanSet:
@@ -110,7 +110,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     reference: Plan | None = None
     divided: list[str] = []
     if frontier.best and beside is not None:
-        reference, near = beside.found()
+        reference, near = beside.result()
         divided = divisibility_warnings(context, near, searched.swept.after_recompute_s)
     bound = proven_bound(frontier, spec.search.objective, identity.ratio)
     for_memory = spec.search.objective == "peak_memory"
@@ -238,7 +238,7 @@ def _described(
     return documents
 
 
-def _counts(searched: Searched, frontier: SearchState) -> Counts:
+def _counts(searched: SearchSpace, frontier: SearchState) -> Counts:
     """What became of every strategy of the space."""
     counts = searched.counts
     return Counts(
@@ -387,7 +387,9 @@ class LayoutsFound:
     enumerated: int
 
 
-def layouts_found(prepared: Prepared, searched: Searched, frontier: SearchState, advice: Advice | None) -> LayoutsFound:
+def layouts_found(
+    prepared: Prepared, searched: SearchSpace, frontier: SearchState, advice: Advice | None
+) -> LayoutsFound:
     """The strategies of the plans that `search_result.finish` describes, with the gap of those."""
     search, ratio = prepared.spec.search, prepared.identity.ratio
     order, neutral = chosen(frontier, advice, search)
