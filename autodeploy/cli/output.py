@@ -16,7 +16,6 @@ from autodeploy.cli.options import current_language
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, label, text_of
 from autodeploy.messages.field_faults import os_fault
-from autodeploy.reports.wording import command_text, report_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -265,6 +264,8 @@ QUIET_S = 5.0  # so long without a line, and the next report is shown whatever i
 
 def progress_text(progress: Progress, lang: Language = "en") -> str:
     """Counts by fate, the best so far and the proven gap, in one line."""
+    from autodeploy.reports.wording import command_text, report_text
+
     parts = [command_text(lang, "strategies", count=f"{progress.enumerated:,}")]
     fates = ("rejected", "too_big", "pruned", "solved")
     parts += [f"{label(lang, name)} {count:,}" for name in fates if (count := getattr(progress, name))]
