@@ -16,6 +16,8 @@ import numpy as np
 from autodeploy.calibration.evidence import evidence_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.class_spreads import covering, run_row
+from autodeploy.calibration.shipped.strategy_groups import calibration_of, realised_of, strategy_groups, told_apart
 from autodeploy.costs.prediction_spread import coverage
 from autodeploy.costs.steps.scenarios import step_times_in
 from autodeploy.search.ranking.regret import cautious_order, regrets, with_unproven_gains
@@ -26,10 +28,6 @@ from autodeploy.search.ranking.unproven import share_draws, unproven_in
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import kendall_tau
 from docs.accuracy_page.refits import overlays_of, without
-from docs.shipped_calibration.covering import covering
-from docs.shipped_calibration.realised import realised_of
-from docs.shipped_calibration.run_rows import run_row
-from docs.shipped_calibration.strategy_groups import calibration_of, strategy_groups, told_apart
 from hardware_profiles.loader import recalibrated
 
 if TYPE_CHECKING:
@@ -39,9 +37,8 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.calibration.record_prediction import Prediction
+    from autodeploy.calibration.shipped.strategy_groups import Gain, StrategyGroup
     from autodeploy.specs.record import Record
-    from docs.shipped_calibration.realised import Gain
-    from docs.shipped_calibration.strategy_groups import StrategyGroup
 
 DRAWS = 200
 MEAN_AIM, WORST_AIM = 0.02, 0.06

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.workload.attention_types import LayerKind, score_columns
 from autodeploy.costs.workload.flops import forward_flops_per_token, mfu
 from autodeploy.costs.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
@@ -13,7 +14,6 @@ from autodeploy.costs.workload.mlp import activation_bytes_per_element
 from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
-from docs.shipped_calibration.shipped import shipped_records
 from tests.support.sharding import shard
 
 FUSED = OperatorFeatures(rect_fa=True)
