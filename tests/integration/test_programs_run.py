@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("tests/benchmarks", "tests/soak", "docs")
+FOLDERS = ("tests/benchmarks", "tests/soak", "docs", "autodeploy/calibration/shipped")
 SMALL_SPEC = ROOT / "tests" / "benchmarks" / "small.yaml"
 
 
