@@ -38,7 +38,7 @@ class Identified(Protocol):
 Item = TypeVar("Item", bound=Identified)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # of slots the generic alias could not make one
 class Page(Generic[Item]):
     """A piece of a list. `next_after` continues it; None at the end."""
 
