@@ -52,22 +52,22 @@ FEATURES: dict[str, Switch] = {
 }
 
 
-def plain_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+def baseline_1f1b(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     """1F1B with full recompute, micro batch 1 and even layers, at the smallest TP x PP that fits.
 
     Experts are spread over one node. Where cards may stay idle and all of them have no such strategy, on fewer. None
     where there is none.
     """
-    plan = _plain_start_on(spec, profile, context, identity)
+    plan = _baseline_1f1b_on(spec, profile, context, identity)
     if plan is not None or spec.cluster.use != "at_most":
         return plan
     choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
     _, *fewer = of_sizes(spec, profile, choice, context)
-    starts = (_plain_start_on(spec, profile, each, identity) for each in fewer)
+    starts = (_baseline_1f1b_on(spec, profile, each, identity) for each in fewer)
     return next((plan for plan in starts if plan is not None), None)
 
 
-def _plain_start_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+def _baseline_1f1b_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     search = SearchSpec(
         target=spec.search.target,
         target_release=spec.search.target_release,
@@ -162,7 +162,7 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
         return proven.model_copy(
             update={"label": PROVEN, "explanation": Message("ranking.best_plan_of_proven_features")}
         )
-    plan = plain_start(spec, profile, context, identity)
+    plan = baseline_1f1b(spec, profile, context, identity)
     if plan is None:
         return None
     text = Message("ranking.n_1f1b_with_every_layer_recomputed_at_smallest_tp")
