@@ -203,7 +203,7 @@ class Variables:
             self.scalars[name] = whole
 
     def unset(self, name: str) -> None:
-        """Leaves a name without a value, as an array without elements is; of an array that loses one nothing is known."""
+        """Leaves a name without a value, as an array without elements is; an array that loses one becomes unknown."""
         array, element, _ = name.partition("[")
         self.scalars.pop(name, None)
         if element:
