@@ -105,7 +105,7 @@ STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
 
 
 def _purposes(names: Mapping[str, str]) -> dict[str, str]:
-    """What each name says that a launch does, of names by what they say."""
+    """Names with the training that each says, of names listed by training."""
     return {name: what for what, listed in names.items() for name in listed.split()}
 
 

@@ -225,20 +225,10 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
     all_sizes = []
     for part in parts:
         if part and not _SHAPE.fullmatch(part):
-            raise bad_value(
-                row.line,
-                column,
-                "is_invalid",
-                repr(part[:40]),
-            )
+            raise bad_value(row.line, column, "is_invalid", repr(part[:40]))
         sizes = tuple(int(size) for size in part.split(",")) if part else ()
         if math.prod(sizes) > MAX_SIZE:
-            raise bad_value(
-                row.line,
-                column,
-                "is_too_big",
-                repr(part[:40]),
-            )
+            raise bad_value(row.line, column, "is_too_big", repr(part[:40]))
         all_sizes.append(sizes)
     return all_sizes
 
