@@ -288,10 +288,8 @@ def read_document(path: Path) -> Any:
         when the file is missing, too large, too deep, or not well formed; the message names line and column.
     """
     text = read_text(path)
-    try:
+    with in_file(path):
         return load_json(text) if path.suffix.lower() == ".json" else load_yaml(text)
-    except SpecError as error:
-        raise SpecError(Message("common.place", place=path.name, message=str(error)), hint=error.hint) from error
 
 
 @contextmanager

@@ -216,7 +216,9 @@ class FlagValues(Mapping[str, Any]):
 def _number(name: str, text: str) -> int | float:
     for number in (int, float):
         with suppress(ValueError):
-            return number(text)
+            value = number(text)
+            if isinstance(value, int) or math.isfinite(value):
+                return value
     raise NotKnown(name)
 
 
