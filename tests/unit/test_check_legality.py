@@ -163,6 +163,15 @@ def test_rules_and_flags_can_be_allowed() -> None:
     assert "experts_divide_by_ep" in caught.value.errors[0].hint
 
 
+@pytest.mark.parametrize("names", [("--a-b", "--c-d"), tuple(f"--own-{n}" for n in range(40))])
+def test_flags_of_a_fork_are_one_finding(names: tuple[str, ...]) -> None:
+    report = report_of(changed(" ".join(names), "--use-distributed-optimizer"))
+    (rule,) = report.broken_rules
+    assert (rule.rule, rule.values["count"], rule.values["flag"]) == ("flag_is_registered", len(names), names[0])
+    assert "--allow-flag" in rule.text
+    assert report_of(changed(" ".join(names)), CheckLimits(allow_flags=names)).gates[0].passed
+
+
 def test_what_changes_the_result_stands_above_the_verdict() -> None:
     report = report_of(changed("--optimizer sgd --reset-attention-mask"))
     assert len(report.unmodelled) == 2
