@@ -8,9 +8,11 @@ from autodeploy.space.candidates import DISPATCHERS
 from autodeploy.space.memory_rules import FACT, launched_choices
 from autodeploy.space.schedule_columns import LAUNCHED
 from autodeploy.specs.mindformers_networks import network_of
+from autodeploy.specs.tuning import TUNINGS, Tuning
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
 from autodeploy.stack.padding import pairs_take_padding
 from autodeploy.stack.schedules import SCHEDULES, variant_of
+from cost_models.optimizers import ADAM, Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +40,8 @@ def facts_of(
     asked: frozenset[str] = frozenset(),
     precision: str = "bf16",
     shards_states: bool = True,
-    trains_adapters: bool = False,
-    trains_with_muon: bool = False,
-    compares_pairs: bool = False,
+    optimizer: Optimizer = ADAM,
+    tunings: tuple[Tuning, ...] = (),
     packed: bool = False,
     unlaunched: str = "",
     release: Release | None = None,
@@ -54,8 +55,7 @@ def facts_of(
     exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
     asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
     precision : number format of the run. shards_states : replicas share optimizer states.
-    trains_adapters : beside a frozen model. trains_with_muon : matrices are orthogonalised.
-    compares_pairs : of sequences, beside a reference model.
+    optimizer : that trains it. tunings : what is trained beside a frozen model.
     packed : sequences hold several documents.
     unlaunched : the field of the model or the training that the release has no launch of; empty where there is none.
     release : what the plan is launched with; None launches everything.
@@ -84,9 +84,8 @@ def facts_of(
         "mindformers_network": network_of(model) is not None,
         "fp16": precision == "fp16",
         "shards_states": shards_states,
-        "trains_adapters": trains_adapters,
-        "trains_with_muon": trains_with_muon,
-        "compares_pairs": compares_pairs,
+        **{each.fact: each in tunings for each in TUNINGS},
+        "updates_matrices": optimizer.matrix_s is not None,
         "packed": packed,
         "unlaunched": unlaunched,
         "launches_training": not unlaunched,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.kit.errors import FieldError, UnsupportedError
 from autodeploy.messages import Message, joined
+from autodeploy.specs.tuning import ADAPTERS
 from autodeploy.stack.features import FEATURES, GROUPS, expand, variants_of
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.spec import Spec
     from autodeploy.stack.features import Feature, Variant
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
@@ -65,6 +67,11 @@ def choose_features(search: SearchSpec, model: ModelSpec, profile: Profile, *, a
         with every feature that is on but not launchable, beyond the numerics, or without what it needs.
     """
     return _Chooser(search, model, profile, adapters=adapters).choice()
+
+
+def choice_of(spec: Spec, profile: Profile, search: SearchSpec | None = None) -> FeatureChoice:
+    """`choose_features` of a spec, with its own search or another."""
+    return choose_features(search or spec.search, spec.model, profile, adapters=ADAPTERS in spec.training.tunings)
 
 
 def launchable_features(release: Release | None) -> frozenset[str]:

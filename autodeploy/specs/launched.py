@@ -66,10 +66,11 @@ def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None
     for field in ("kind", "precision") if not FRAMEWORKS[release.framework].post_trains else ():
         if not trains(release, getattr(training, field)):
             return f"training.{field} {getattr(training, field)}"
-    if training.lora is not None and not trains(release, "lora"):
-        return "training.lora"
-    if training.optimizer == "muon" and FEATURES["muon"].variant(release) is None:
-        return "training.optimizer muon"
+    for tuning in training.tunings:
+        if not trains(release, tuning.name):
+            return tuning.path[1:].replace("/", ".")
+    if (own := FEATURES.get(training.optimizer)) is not None and own.variant(release) is None:
+        return f"training.optimizer {training.optimizer}"
     part = _part(model, release)
     return part and f"model.{part}"
 

@@ -1,7 +1,8 @@
-"""Low-rank adapters (LoRA): which matrices of a frozen model have one, and what they hold."""
+"""Kinds of tuning as records: what is trained beside a frozen model, of adapters (LoRA) or of preferences (DPO)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, field_validator
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.training import TrainingSpec
 
 
 LoraTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
@@ -129,3 +131,51 @@ def unmodelled_with_reference(value_of: Callable[[str], object]) -> str | None:
     """Why preference tuning of a model is not modelled yet; None where it is. value_of : a field of the model."""
     unmodelled = next((field for field in _UNMODELLED_WITH_REFERENCE if value_of(field)), None)
     return unmodelled and Message("specs.not_modelled_with", one="kind: dpo", other=unmodelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A way to train beside a frozen model.
+
+    name : as releases and records of runs say it. title : as errors say it. path : of the field that asks for it.
+    fact : by which legality rules know it. instead : what to say where it is not modelled.
+    precisions : number formats that it is modelled in. excludes : mechanisms that it is not modelled with.
+    asked : whether a training is one. problem : why a model's is not modelled, of how to read its fields; or None.
+    """
+
+    name: str
+    title: str
+    path: str
+    fact: str
+    instead: Message
+    asked: Callable[[TrainingSpec], bool]
+    problem: Callable[[Callable[[str], object], TrainingSpec], str | None]
+    precisions: tuple[str, ...] = ("bf16", "fp16")
+    excludes: tuple[str, ...] = ("fsdp",)
+
+
+ADAPTERS: Final = Tuning(
+    "lora",
+    "lora",
+    "/training/lora",
+    "trains_adapters",
+    Message("common.leave_it_out"),
+    lambda training: training.lora is not None,
+    lambda value_of, training: unmodelled_with_adapters(value_of, training.adapters[1]),
+)
+PREFERENCES: Final = Tuning(
+    "dpo",
+    "kind: dpo",
+    "/training/kind",
+    "compares_pairs",
+    Message("common.one_of", names="pretrain, sft"),
+    lambda training: training.kind == "dpo",
+    lambda value_of, training: unmodelled_with_reference(value_of),
+)
+TUNINGS: Final = (ADAPTERS, PREFERENCES)
+
+
+def trained_and_frozen(model: ModelSpec, training: TrainingSpec) -> tuple[int, int]:
+    """Parameters that are trained, and those that stay as they are."""
+    whole, (rank, targets) = model.total_params(include_mtp=True), training.adapters
+    return (adapter_params(model, rank, targets), whole) if rank else (whole, 0)

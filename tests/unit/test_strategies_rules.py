@@ -151,7 +151,7 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
             "fp16": strict,
             "shards_states": release in {None, shares},
             "trains_adapters": release in few[:2],
-            "trains_with_muon": release is None,
+            "updates_matrices": release is None,
             "compares_pairs": strict,
             "launches_training": not strict,
         }

@@ -118,7 +118,7 @@ GATHERED_AGAIN = "_regather"
 
 def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
     """A piece outside the layers (embedding, head) that has no adapters; nothing below the embedding has a gradient."""
-    if not on.lora_rank:
+    if not on.frozen:
         return table
     operators = tuple(_frozen(op) for op in table.operators)
     exchanges = table.exchanges
@@ -137,7 +137,7 @@ def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
 
 def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> LayerTable:
     """A transformer layer of a frozen model with the LoRA adapters of its targets; as it is where nothing is frozen."""
-    if not on.lora_rank:
+    if not on.frozen:
         return table
     rows = {op.name: op for op in table.operators}
     targets = [product for name in on.lora_targets for product in _TARGETS[name] if product.operator in rows]

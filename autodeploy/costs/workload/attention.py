@@ -137,7 +137,7 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         )
     # The latents' norms keep their input in the precision they compute in; their output is what is gathered.
     operand = tokens if on.keeps_gathered else local
-    normed = 2.0 * operand * (q_rank + kv_rank + rope) * (not on.lora_rank)  # read by weights' gradients alone
+    normed = 2.0 * operand * (q_rank + kv_rank + rope) * (not on.frozen)  # read by weights' gradients alone
     tensors = [
         Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed)),
         Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
 
 
-# Matrices of weights that Muon orthogonalises.
+# Matrices of weights that some optimizers update as wholes.
 HEAD = "output_proj"
 GROUPED = "output_down_proj"  # one weight, whose rows are cut among groups of heads
 
@@ -75,8 +75,8 @@ GROUPED = "output_down_proj"  # one weight, whose rows are cut among groups of h
 def matrices_of(
     operators: Iterable[Operator], model: ModelSpec, on: OperatorFeatures, copies: Floats | float = 0.0
 ) -> tuple[Matrices, ...]:
-    """Of the operators of a layer; none where nothing is orthogonalised. copies : of other ranks' experts."""
-    if not on.muon:
+    """Of the operators of a layer; none where the optimizer has no use for them. copies : of other ranks' experts."""
+    if on.optimizer.matrix_s is None:
         return ()
     weighted = (op for op in operators if op.weighted and op.kind in MATRIX_KINDS and op.name != HEAD)
     return tuple(each for op in weighted for each in _of_operator(op, model, on, copies))
@@ -223,6 +223,7 @@ def layer_table(
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
         by_operator=None if moe or linear or compressed or not on.torch_modules else by_operator(model, shard, on),
         matrices=matrices_of((*operators, *norms[0], *part[0]), model, on, shard.hot_experts),
+        matrix_s=on.optimizer.matrix_s,
     )
     return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
 
@@ -532,11 +533,12 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
         replayed_synchronisations=layer.replayed_synchronisations,
         after_synchronisation=layer.after_synchronisation,
         matrices=(*layer.matrices, *matrices_of([both], model, on)),
+        matrix_s=on.optimizer.matrix_s,
     )
 
 
 def model_matrices(model: ModelSpec, on: OperatorFeatures) -> tuple[float, float]:
-    """Matrices of all layers that an optimizer orthogonalises, on a rank that holds all experts: dense, of experts."""
+    """Matrices of all layers that the optimizer updates as wholes, of a rank with all experts: dense, of experts."""
     one = np.ones(1)
     shard = Sharding(one, one, one, one, one, one, one < 0.0, one < 0.0, 1.0)
     totals = [0.0, 0.0]

@@ -17,6 +17,7 @@ from autodeploy.formats.megatron.layers import (
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.strategy import ChoiceKey
+from autodeploy.specs.tuning import ADAPTERS
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.padding import noop_padding, pairs_take_padding
 from autodeploy.stack.schedules import schedule, variant_of
@@ -253,7 +254,7 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
         arguments.add(block, "--moe-hierarchical-alltoallv")
         arguments.add(block, "--moe-alltoall-overlap-comm")
     seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
-    seq |= spec.training.lora is not None and dispatcher == "alltoall"  # the same on one tensor-parallel rank
+    seq |= ADAPTERS in spec.training.tunings and dispatcher == "alltoall"  # the same on one tensor-parallel rank
     # Where there is no sequence dispatcher by name, MindSpeed makes alltoall one.
     name = "alltoall_seq" if arguments.knows("--moe-token-dispatcher-type", "alltoall_seq") else "alltoall"
     arguments.add(block, "--moe-token-dispatcher-type", name if seq else dispatcher)
