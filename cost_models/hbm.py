@@ -98,8 +98,10 @@ class OptimizerFormat:
         they were reduced in. Source: PyTorch, torch.distributed.fsdp, MixedPrecisionPolicy and foreach_reduce.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
-        if (own := optimizer_among(features)) is not ADAM:
-            return cls(moments=own.moments, gradient=2.0 if "bf16_gradients" in features else 4.0, update=own.update)
+        if (other := optimizer_among(features)) is not ADAM:
+            return cls(
+                moments=other.moments, gradient=2.0 if "bf16_gradients" in features else 4.0, update=other.update
+            )
         if "torch_fsdp2" in features:  # FP32 shards are the parameters: 16-bit ones live as long as they are gathered
             return cls(master=0.0, weights=4.0)
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.space.candidates import DISPATCHERS
 from autodeploy.space.memory_rules import FACT, launched_choices
 from autodeploy.space.schedule_columns import LAUNCHED
+from autodeploy.specs.attention import ATTENTION_KINDS
 from autodeploy.specs.mindformers_networks import network_of
 from autodeploy.specs.tuning import TUNINGS, Tuning
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
@@ -60,7 +61,7 @@ def facts_of(
     unlaunched : the field of the model or the training that the release has no launch of; empty where there is none.
     release : what the plan is launched with; None launches everything.
     """
-    on_mechanisms = mechanisms(features)
+    on_mechanisms, names = mechanisms(features), model.attention_names
     return {
         "world": world,
         "node_ranks": node_ranks,
@@ -69,17 +70,20 @@ def facts_of(
         "global_batch": global_batch,
         "heads": model.common_heads,
         "kv_heads": model.num_key_value_heads,
-        "mla": model.is_mla or model.compressed_attention is not None,  # heads are not bound to their own keys
+        **{kind.name: kind.name in names for kind in ATTENTION_KINDS},
+        **{
+            name: of_model(model) if kind.name in names else otherwise
+            for kind in ATTENTION_KINDS
+            for name, (otherwise, of_model) in kind.facts.items()
+        },
+        "own_keys": model.attention.own_keys,
         "moe": model.is_moe,
         "tied": model.tie_word_embeddings,
         "experts": model.n_routed_experts or 1,
         "expert_width": model.moe_intermediate_size or 0,
         "layers": model.num_hidden_layers,
         "windowed": _is_windowed(model, seq_length),
-        "compressed": model.compressed_attention is not None,
         "hashed_layers": model.num_hash_layers,
-        "output_groups": 0 if model.compressed_attention is None else model.compressed_attention.o_groups,
-        "entry_tokens": 1 if model.compressed_attention is None else model.compressed_attention.hca_rate,
         "predicts_tokens": model.num_nextn_predict_layers > 0,
         "mindformers_network": network_of(model) is not None,
         "fp16": precision == "fp16",
@@ -89,9 +93,6 @@ def facts_of(
         "packed": packed,
         "unlaunched": unlaunched,
         "launches_training": not unlaunched,
-        "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,
-        "sparse_attention": model.sparse_attention is not None,
-        "shares_index": model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1,
         "index_groups": len(model.index_starts),
         "shortcut": model.shortcut_moe,
         "zero_experts": model.n_zero_experts,
@@ -113,7 +114,7 @@ def facts_of(
 def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
     """Whether layers have windows or chunks shorter than the sequence, and nothing beside them."""
     spans = (model.sliding_window, model.attention_chunk_size)
-    return model.compressed_attention is None and any(span is not None and span < seq_length for span in spans)
+    return not model.attention.types and any(span is not None and span < seq_length for span in spans)
 
 
 def launched_facts(release: Release | None) -> dict[str, bool]:

@@ -25,11 +25,17 @@ _RANK = {"exact": 0, "reordered": 1, "lossy": 2}
 _KINDS: dict[str, Callable[[ModelSpec], bool]] = {
     "moe": lambda model: model.is_moe,
     "dense": lambda model: not model.is_moe,
-    "mla": lambda model: model.is_mla,
     "computing": lambda model: model.n_zero_experts == 0,
     "shortcut": lambda model: model.shortcut_moe,
     "dropless": lambda model: model.capacity_factor is None,
 }
+
+
+def _is_a(model: ModelSpec, kind: str) -> bool:
+    """Whether the model is of a kind: one of these, or by its attention."""
+    return _KINDS[kind](model) if kind in _KINDS else kind in model.attention_names
+
+
 _MAKERS = {"huawei": "Ascend", "nvidia": "NVIDIA"}
 
 
@@ -188,7 +194,7 @@ class _Chooser:
         variant = self._variant(feature)
         if variant is None or (self.adapters and variant.whole_model):
             return False
-        return all(_KINDS[kind](self.model) for kind in variant.models)
+        return all(_is_a(self.model, kind) for kind in variant.models)
 
     def _is_always_on(self, feature: Feature) -> bool:
         variant = self._variant(feature)
@@ -213,5 +219,5 @@ class _Chooser:
             makers = joined([_MAKERS.get(vendor, vendor) for vendor in feature.vendors], "and")
             return Message("strategies.it_is_feature_of_software", makers=makers)
         lacking = next((_lacking(n, profile) for n in (feature.name, feature.mechanism) if n in profile.lacks), None)
-        unfit = (reason for kind, reason in feature.model.items() if not _KINDS[kind](self.model))
+        unfit = (reason for kind, reason in feature.model.items() if not _is_a(self.model, kind))
         return lacking or next(unfit, None)

@@ -103,7 +103,7 @@ def _not_as_built(model: ModelSpec, release: Release) -> str:
     if streams is not None:
         return "hyper_connections"
     if model.shortcut_moe or model.n_zero_experts:
-        return "" if model.shortcut_moe and model.is_mla else "n_zero_experts"
+        return "" if model.shortcut_moe and model.attention.own_positions else "n_zero_experts"
     if sparse is not None:
         shared = sparse.index_topk_freq > 1 and not release.registers("--index-topk-freq")
         return "sparse_attention.index_topk_freq" if shared else ""

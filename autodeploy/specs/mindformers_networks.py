@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.specs.attention import ATTENTION_KINDS
 from autodeploy.stack.expression import evaluate
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -44,8 +45,8 @@ def network_of(model: ModelSpec) -> Network | None:
     values = {
         "pre_norm": model.norm_layout == "pre",
         "rotates_whole_heads": not model.learned_position_embeddings
-        and (model.is_mla or recipe.partial_rotary_factor in {None, 1.0}),
-        "mla": model.is_mla,
+        and (model.attention.own_positions or recipe.partial_rotary_factor in {None, 1.0}),
+        **{kind.name: kind is model.attention for kind in ATTENTION_KINDS},
         "moe": model.is_moe,
         "qk_norm": model.qk_norm,
         "tied": model.tie_word_embeddings,

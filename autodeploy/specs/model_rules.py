@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message
-from autodeploy.specs.attention import COMPRESSED
+from autodeploy.specs.attention import attention_faults
 
 if TYPE_CHECKING:
+    from autodeploy.specs.attention import Fault
     from autodeploy.specs.model import ModelSpec
-
-Fault = tuple[str, str, str]  # field, message, hint
 
 MAX_TOTAL_PARAMS = 10**15
 
@@ -38,51 +37,10 @@ def faults(model: ModelSpec) -> list[Fault]:
 
 
 def _found(model: ModelSpec) -> list[Fault]:
-    broken = [*_attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
-    broken += _compressed_faults(model)
+    broken = [*attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
     if not broken and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:
         message = Message("specs.model_would_have_parameters", count=model.total_params())
         broken.append(("hidden_size", message, ""))
-    return broken
-
-
-def _attention_faults(model: ModelSpec) -> list[Fault]:
-    broken: list[Fault] = []
-    heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
-    mla = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    if model.is_mla:
-        missing = [name for name in mla if getattr(model, name) is None]
-        broken += [
-            (name, Message("common.needs_it", what="kv_lora_rank"), "DeepSeek-V3: 128, 64, 128") for name in missing
-        ]
-        if kv_heads != heads:
-            broken.append(
-                (
-                    "num_key_value_heads",
-                    Message("specs.but_latent_attention_has_one_head", heads=kv_heads, all=heads),
-                    Message("common.leave_it_out"),
-                )
-            )
-        if not missing and model.head_dim != model.qk_head_dim:
-            hint = Message("specs.omit_it_sum", sum=model.qk_head_dim)
-            broken.append(("head_dim", Message("field_fault.is_invalid", value=model.head_dim), hint))
-        return broken
-    own = () if model.compressed_attention is None else ("q_lora_rank", "qk_rope_head_dim")
-    for name in ("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"):
-        if getattr(model, name) is not None and name not in own:
-            broken.append(
-                (
-                    name,
-                    Message("common.it_needs_field", name="kv_lora_rank"),
-                    Message("common.leave_it_out_or", instead="kv_lora_rank"),
-                )
-            )
-    if heads % kv_heads:
-        message = Message("common.does_not_divide", part=kv_heads, whole=f"num_attention_heads {heads}")
-        broken.append(("num_key_value_heads", message, ""))
-    if "head_dim" not in model.model_fields_set and model.hidden_size % heads:
-        message = Message("common.does_not_divide", part=f"num_attention_heads {heads}", whole=model.hidden_size)
-        broken.append(("hidden_size", message, Message("specs.give_head_dim_or_another_number_of_heads")))
     return broken
 
 
@@ -119,107 +77,17 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
     if model.attention_chunk_size is None and "chunked_attention" in types:
         message = Message("common.needs_it", what="layer_types: chunked_attention")
         broken.append(("attention_chunk_size", message, ""))
-    if model.linear_attention is None and "linear_attention" in types:
-        message = Message("common.needs_it", what="layer_types: linear_attention")
-        broken.append(("linear_attention", message, ""))
-    linear = model.linear_attention
-    if linear is not None and "linear_attention" not in types:
-        broken.append(
-            (
-                "linear_attention",
-                Message("common.it_needs_field", name="layer_types: linear_attention"),
-                Message("common.leave_it_out"),
-            )
-        )
-    if linear is not None and linear.num_value_heads % linear.num_key_heads:
-        message = Message(
-            "common.does_not_divide",
-            part=f"num_key_heads {linear.num_key_heads}",
-            whole=f"num_value_heads {linear.num_value_heads}",
-        )
-        broken.append(("linear_attention", message, ""))
-    if model.attention_output_gate and model.is_mla:
-        broken.append(
-            (
-                "attention_output_gate",
-                Message("common.excludes_it", what="kv_lora_rank"),
-                Message("common.leave_it_out"),
-            )
-        )
     other = model.sliding_attention_heads
     if other is not None and "sliding_attention" not in types:
-        broken.append(
-            (
-                "sliding_attention_heads",
-                Message("common.it_needs_field", name="layer_types: sliding_attention"),
-                Message("common.leave_it_out"),
-            )
-        )
-    if other is not None and (model.is_mla or other % model.num_key_value_heads):
-        message = Message(
-            "common.does_not_divide", part=f"num_key_value_heads {model.num_key_value_heads}", whole=other
-        )
-        if model.is_mla:
-            message = Message("common.excludes_it", what="kv_lora_rank")
+        message = Message("common.it_needs_field", name="layer_types: sliding_attention")
+        broken.append(("sliding_attention_heads", message, Message("common.leave_it_out")))
+    if other is not None and other % model.num_key_value_heads:
+        part = f"num_key_value_heads {model.num_key_value_heads}"
+        message = Message("common.does_not_divide", part=part, whole=other)
         broken.append(("sliding_attention_heads", message, ""))
-    if model.attention_head_gate and (model.is_mla or model.attention_output_gate):
-        message = Message("common.excludes_it", what="kv_lora_rank" if model.is_mla else "attention_output_gate")
+    if model.attention_head_gate and model.attention_output_gate:
+        message = Message("common.excludes_it", what="attention_output_gate")
         broken.append(("attention_head_gate", message, Message("common.leave_it_out")))
-    if model.sparse_attention is not None and not model.is_mla:
-        broken.append(
-            (
-                "sparse_attention",
-                Message("common.it_needs_field", name="kv_lora_rank"),
-                Message("common.leave_it_out_or", instead="kv_lora_rank"),
-            )
-        )
-    return broken
-
-
-def _compressed_faults(model: ModelSpec) -> list[Fault]:
-    """Attention to compressed keys: its layers, and what of other attention it excludes."""
-    compressed = model.compressed_attention
-    types = set(model.layer_types or ())
-    if compressed is None:
-        if types & COMPRESSED:
-            hint = "o_groups, o_lora_rank, index_topk, index_n_heads, index_head_dim"
-            return [
-                (
-                    "compressed_attention",
-                    Message("common.needs_it", what="layer_types: compressed_sparse_attention"),
-                    hint,
-                )
-            ]
-        return []
-    broken: list[Fault] = []
-    if not types & COMPRESSED or types - COMPRESSED - {"sliding_attention"}:
-        message = Message("specs.layers_beside_compressed_ones_have_window")
-        broken.append(
-            ("layer_types", message, "compressed_sparse_attention, heavily_compressed_attention, sliding_attention")
-        )
-    needed = ("q_lora_rank", "qk_rope_head_dim", "sliding_window")
-    broken += [
-        (name, Message("common.needs_it", what="compressed_attention"), "DeepSeek-V4-Flash: 1024, 64, 128")
-        for name in needed
-        if getattr(model, name) is None
-    ]
-    if model.num_key_value_heads != 1:
-        message = Message("specs.attention_to_compressed_keys_has_one_key")
-        broken.append(("num_key_value_heads", message, "1"))
-    if model.num_attention_heads % compressed.o_groups:
-        message = Message(
-            "common.does_not_divide",
-            part=f"o_groups {compressed.o_groups}",
-            whole=f"num_attention_heads {model.num_attention_heads}",
-        )
-        broken.append(("compressed_attention", message, ""))
-    excluded = ("kv_lora_rank", "sparse_attention", "linear_attention", "sliding_attention_heads", "v_head_dim")
-    switched = ("qk_norm", "attention_output_gate", "attention_head_gate", "tie_word_embeddings")
-    broken += [
-        (name, Message("common.excludes_it", what="compressed_attention"), Message("common.leave_it_out"))
-        for name in (*excluded, *switched)
-        if getattr(model, name)
-    ]
     return broken
 
 

@@ -59,12 +59,7 @@ def adapter_params(model: ModelSpec, rank: int, targets: Iterable[str], *, activ
 
 def _layer_widths(model: ModelSpec, names: tuple[str, ...], *, moe: bool, active: bool) -> int:
     """In + out of the targets of one layer. Latents come from one matrix, of queries, of keys and values."""
-    h, heads, keys = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
-    if model.is_mla:
-        width = (model.q_lora_rank or 0) + (model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)
-    else:
-        width = heads * model.head_dim + keys * (model.head_dim + model.value_head_dim)
-        width += heads * model.value_head_dim * model.attention_output_gate
+    h, heads, width = model.hidden_size, model.num_attention_heads, model.attention.joined(model)
     experts = (model.num_experts_per_tok if active else model.n_routed_experts) or 0
     inner = (model.moe_intermediate_size or 0, model.shared_expert_width) if moe else (model.intermediate_size or 0,)
     counts = (experts, 1 if model.shared_expert_width else 0) if moe else (1,)

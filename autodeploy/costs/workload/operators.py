@@ -360,7 +360,7 @@ def by_operator(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> ByOp
     one addition away. Without a reduce-scatter the residual is made again, product and all. Eager layers keep the
     seventh product too, down, and its reduce-scatter, which nothing reads again; compiled ones keep what is read.
     """
-    if model.is_mla or model.attention_output_gate or model.attention_head_gate:
+    if model.attention_output_gate or model.attention_head_gate:
         return None
     one = np.ones_like(shard.tp)
     heads = model.num_attention_heads / shard.tp

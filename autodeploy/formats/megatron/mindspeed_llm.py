@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from autodeploy.formats.megatron.arguments import ShellVariable
 from autodeploy.formats.megatron.attention import QWEN3_NEXT_SPEC, SHORTCUT_SPEC
-from autodeploy.formats.megatron.compressed import SPEC_MODULE
 from autodeploy.formats.megatron.launch import Launch, launch_of
 from autodeploy.formats.megatron.launch_script import add_run_arguments, flags_text, script_text
 from autodeploy.specs.artefact import Artefact
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.planset import Plan, PlanSet
 
-MLA_SPEC = "mindspeed_llm.tasks.models.spec.deepseek_spec"
 QK_NORM_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_spec"
 SHELL = "text/x-shellscript"
 
@@ -51,13 +49,10 @@ def layer_spec(model: ModelSpec) -> tuple[str, ...]:
         return tuple(model.told.layer_spec.split())
     if model.shortcut_moe:
         return (SHORTCUT_SPEC, "layer_spec")
-    if model.compressed_attention is not None:
-        return (SPEC_MODULE, "layer_spec")
     if full_interval(model) is not None:
         return (QWEN3_NEXT_SPEC, "layer_spec")
-    if model.is_mla or model.qk_norm:
-        return (MLA_SPEC if model.is_mla else QK_NORM_SPEC, "layer_spec")
-    return ()
+    module = model.attention.layer_spec or (QK_NORM_SPEC if model.qk_norm else "")
+    return (module, "layer_spec") if module else ()
 
 
 def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
@@ -78,7 +73,7 @@ def add_own_arguments(launch: Launch) -> None:
     if model.compressed_attention is not None:
         arguments.add(block, "--transformer-impl", "local")
         if model.num_nextn_predict_layers:
-            arguments.add(block, "--mtp-spec", SPEC_MODULE, "mtp_spec")
+            arguments.add(block, "--mtp-spec", model.attention.layer_spec, "mtp_spec")
         return
     if not model.learned_position_embeddings:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")

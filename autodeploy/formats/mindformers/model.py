@@ -251,7 +251,7 @@ def _switches(launch: Launch) -> dict[str, bool]:
 
 
 def _attention_keys(model: ModelSpec) -> dict[str, Any]:
-    if not model.is_mla:
+    if model.attention.own_keys:
         keys: dict[str, Any] = {"num_key_value_heads": model.num_key_value_heads, "head_dim": model.head_dim}
         return keys | ({"qk_layernorm": True} if model.qk_norm else {})
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")

@@ -175,7 +175,7 @@ def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
     scaling = recipe.rope_scaling
     if scaling is None:
         return keys
-    if scaling.rope_type != "yarn" or not model.is_mla:
+    if scaling.rope_type != "yarn" or not model.attention.own_positions:
         launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_type {scaling.rope_type}"))
         return keys
     return keys | _yarn(scaling)
