@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.space.candidates import DISPATCHERS
-from autodeploy.space.memory_rules import FACT, launched_choices
-from autodeploy.space.schedule_columns import LAUNCHED
+from autodeploy.space.rules import FACT, LAUNCHED, launched_choices
 from autodeploy.specs.attention import ATTENTION_KINDS
-from autodeploy.specs.mindformers_networks import network_of
+from autodeploy.specs.launched import network_of
 from autodeploy.specs.tuning import TUNINGS, Tuning
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
 from autodeploy.stack.padding import pairs_take_padding

@@ -498,7 +498,7 @@ def attention_faults(model: ModelSpec) -> Iterator[Fault]:
     """Contradictions of a model's fields about its kinds of attention."""
     types, kinds = {*(model.layer_types or ())}, [kind for kind in ATTENTION_KINDS if kind.is_in(model)]
     own = {*model.attention.fields, model.attention.field}
-    for name, kind in {name: kind for kind in ATTENTION_KINDS for name in kind.fields}.items():
+    for name, kind in {name: each for each in ATTENTION_KINDS for name in each.fields}.items():
         if kind not in kinds and name not in own and getattr(model, name) is not None:
             hint = Message("common.leave_it_out_or", instead=kind.field)
             yield name, Message("common.it_needs_field", name=kind.field), hint

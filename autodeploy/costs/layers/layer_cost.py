@@ -194,7 +194,8 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
 
 def _orthogonal_s(layer: LayerInputs) -> tuple[Floats, Floats]:
     seconds, rates, matrix_s = [layer.zero, layer.zero], layer.machine.rates.wide(), layer.table.matrix_s
-    for each in layer.table.matrices if matrix_s else ():
+    for each in layer.table.matrices:
+        assert matrix_s is not None
         once = matrix_s(each.rows, each.columns, rates)
         seconds[each.experts] = np.asarray(seconds[each.experts] + each.count * once * layer.machine.software_factor)
     return seconds[0], seconds[1]
