@@ -19,7 +19,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from autodeploy.specs.model import ModelSpec
 
@@ -259,16 +259,42 @@ def _no_fault(model: ModelSpec) -> Iterator[Fault]:
     yield from ()
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionKind:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a model's layers, as fields say it.
+
+    field : whose presence makes it. fields : that mean nothing without. needs, hint : that have to be there, and an
+    example of them. excludes : those that can't.
+    """
+
+    field: str = ""
+    fields: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    hint: str = ""
+    excludes: tuple[str, ...] = ()
+
+    def beside(self, model: ModelSpec) -> Iterator[Fault]:
+        """Fields that contradict the part's presence."""
+        for name in (name for name in self.needs if getattr(model, name) is None):
+            yield name, Message("common.needs_it", what=self.field), self.hint
+        for name in (name for name in self.excludes if getattr(model, name)):
+            yield name, Message("common.excludes_it", what=self.field), Message("common.leave_it_out")
+
+    def without(self, model: ModelSpec, others: Collection[str] = ()) -> Iterator[Fault]:
+        """Fields that contradict its absence, but those that other parts have, too."""
+        for name in (name for name in self.fields if name not in others and getattr(model, name)):
+            hint = Message("common.leave_it_out_or", instead=self.field)
+            yield name, Message("common.it_needs_field", name=self.field), hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKind(Part):
     """What layers attend with.
 
     Parameters
     ----------
-    name : as features, stacks of software and networks say it. field : of the model whose presence makes it.
-    types : of layers that it alone has. fields : further ones that no kind but those that list them has.
-    needs, hint : fields that have to be there, and an example of them. excludes : those that can't.
-    faults : what else contradicts itself.
+    name : as features, stacks of software and networks say it. types : of layers that it alone has.
+    faults : what else of its fields contradicts itself.
     matrices, vectors : parameters of the attention of a layer of a type, in matrices and beside them without the
         norms around it.
     joined : columns of the first projections, which adapters are beside.
@@ -286,12 +312,7 @@ class AttentionKind:
     matrices: Callable[[ModelSpec, AttentionType], int]
     vectors: Callable[[ModelSpec, AttentionType], int]
     joined: Callable[[ModelSpec], int]
-    field: str = ""
     types: frozenset[AttentionType] = frozenset()
-    fields: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    hint: str = ""
-    excludes: tuple[str, ...] = ()
     faults: Callable[[ModelSpec], Iterator[Fault]] = _no_fault
     facts: Mapping[str, tuple[int, Callable[[ModelSpec], int]]] = dataclass_field(default_factory=dict)
     switches: tuple[str, ...] = ()
@@ -419,18 +440,18 @@ def _compressed_largest(model: ModelSpec) -> int:
 
 
 GROUPED: Final = AttentionKind(
-    "grouped",
-    _heads_matrices,
-    _heads_vectors,
-    _heads_joined,
+    name="grouped",
+    matrices=_heads_matrices,
+    vectors=_heads_vectors,
+    joined=_heads_joined,
     faults=_uneven_heads,
     own_keys=True,
 )
 LATENT: Final = AttentionKind(
-    "mla",
-    _latent_matrices,
-    _latent_vectors,
-    lambda model: sum(latent_widths(model)),
+    name="mla",
+    matrices=_latent_matrices,
+    vectors=_latent_vectors,
+    joined=lambda model: sum(latent_widths(model)),
     field="kv_lora_rank",
     fields=("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "sparse_attention"),
     needs=("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
@@ -453,10 +474,10 @@ LATENT: Final = AttentionKind(
     own_positions=True,
 )
 LINEAR: Final = AttentionKind(
-    "linear",
-    lambda model, attention: sizes_of_states(model).matrix_params(model.hidden_size),
-    lambda model, attention: sizes_of_states(model).vector_params,
-    lambda model: sizes_of_states(model).cut_columns,
+    name="linear",
+    matrices=lambda model, attention: sizes_of_states(model).matrix_params(model.hidden_size),
+    vectors=lambda model, attention: sizes_of_states(model).vector_params,
+    joined=lambda model: sizes_of_states(model).cut_columns,
     field="linear_attention",
     types=frozenset({"linear_attention"}),
     faults=_linear_faults,
@@ -464,13 +485,12 @@ LINEAR: Final = AttentionKind(
     mixed=True,
 )
 COMPRESSED_KEYS: Final = AttentionKind(
-    "compressed",
-    _compressed_matrices,
-    _compressed_vectors,
-    lambda model: (model.q_lora_rank or 0) + model.head_dim,
+    name="compressed",
+    matrices=_compressed_matrices,
+    vectors=_compressed_vectors,
+    joined=lambda model: (model.q_lora_rank or 0) + model.head_dim,
     field="compressed_attention",
     types=frozenset({CSA, HCA}),
-    fields=("q_lora_rank", "qk_rope_head_dim"),
     needs=("q_lora_rank", "qk_rope_head_dim", "sliding_window"),
     hint="DeepSeek-V4-Flash: 1024, 64, 128",
     excludes=(
@@ -497,18 +517,12 @@ def kind_of_attention(model: ModelSpec, attention: str) -> AttentionKind:
 def attention_faults(model: ModelSpec) -> Iterator[Fault]:
     """Contradictions of a model's fields about its kinds of attention."""
     types, kinds = {*(model.layer_types or ())}, [kind for kind in ATTENTION_KINDS if kind.is_in(model)]
-    own = {*model.attention.fields, model.attention.field}
-    for name, kind in {name: each for each in ATTENTION_KINDS for name in each.fields}.items():
-        if kind not in kinds and name not in own and getattr(model, name) is not None:
-            hint = Message("common.leave_it_out_or", instead=kind.field)
-            yield name, Message("common.it_needs_field", name=kind.field), hint
+    own = {*model.attention.fields, *model.attention.needs, model.attention.field}
     for kind in ATTENTION_KINDS:
         if kind not in kinds:
+            yield from kind.without(model, own)
             for attention in sorted(types & kind.types)[:1]:
                 yield kind.field, Message("common.needs_it", what=f"layer_types: {attention}"), ""
         elif kind.mixed or kind is model.attention:
-            for name in (name for name in kind.needs if getattr(model, name) is None):
-                yield name, Message("common.needs_it", what=kind.field), kind.hint
-            for name in (name for name in kind.excludes if getattr(model, name)):
-                yield name, Message("common.excludes_it", what=kind.field), Message("common.leave_it_out")
+            yield from kind.beside(model)
             yield from kind.faults(model)

@@ -147,6 +147,10 @@ _FLAGS: Final = {
     "shortcut_moe": ("--num-zero-experts",),
     "n_zero_experts": ("--num-zero-experts",),
 }
+_SPECIAL: Final = (
+    *("linear_attention", "sparse_attention", "attention_output_gate", "attention_head_gate", "compressed_attention"),
+    *("hyper_connections", "sliding_attention_heads", "shortcut_moe", "n_zero_experts"),
+)
 
 
 def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None) -> str:
@@ -205,20 +209,8 @@ def _not_as_built(model: ModelSpec, release: Release) -> str:
 
 def special_parts(model: ModelSpec) -> tuple[str, ...]:
     """What the model's layers have that no Megatron-LM has flags for: fields, and a type of layers."""
-    types, linear = model.layer_types or (), model.linear_attention
-    present_types = {
-        "chunked_attention": "chunked_attention" in types,
-        "linear_attention": linear is not None,
-        "sparse_attention": model.sparse_attention is not None,
-        "attention_output_gate": model.attention_output_gate,
-        "attention_head_gate": model.attention_head_gate,
-        "compressed_attention": model.compressed_attention is not None,
-        "hyper_connections": model.hyper_connections is not None,
-        "sliding_attention_heads": model.sliding_attention_heads is not None,
-        "shortcut_moe": model.shortcut_moe,
-        "n_zero_experts": model.n_zero_experts > 0,
-    }
-    return tuple(name for name, present in present_types.items() if present)
+    chunked = ("chunked_attention",) if "chunked_attention" in (model.layer_types or ()) else ()
+    return (*chunked, *(name for name in _SPECIAL if getattr(model, name)))
 
 
 def full_interval(model: ModelSpec) -> int | None:

@@ -322,11 +322,6 @@ class ModelSpec(Document):
         further = sum(layer >= self.first_k_dense_replace for layer in self.mlp_only_layers)
         return max(0, self.num_hidden_layers - self.first_k_dense_replace - further)
 
-    @property
-    def num_linear_layers(self) -> int:
-        """Layers of linear attention, MTP modules not counted."""
-        return (self.layer_types or ()).count("linear_attention")
-
     def attention_type(self, layer: int) -> AttentionType:
         """What the queries of the layer (from 0) see."""
         if self.layer_types is not None:
@@ -429,11 +424,6 @@ class ModelSpec(Document):
         """The router of one mixture-of-experts layer."""
         return self.hidden_size * self.router_choices
 
-    @property
-    def norm_params_per_layer(self) -> int:
-        """Norm weights of such a layer: around attention and MLP, on heads (qk_norm), on latents."""
-        return self.vector_params_of("full_attention")
-
     def vector_params_of(self, attention: AttentionType) -> int:
         """What a layer of the type has besides matrices: norms, and short convolutions and decays of linear ones."""
         own = kind_of_attention(self, attention).vectors(self, attention)
@@ -458,23 +448,6 @@ class ModelSpec(Document):
     def stream_head_matrix(self) -> int:
         """Of that: the projection to a weight of every stream."""
         return 0 if self.hyper_connections is None else self.hyper_connections.head_matrix(self.hidden_size)
-
-    @property
-    def dense_layer_params(self) -> int:
-        """One dense layer."""
-        return self.attention_params + self.norm_params_per_layer + self.dense_mlp_params
-
-    @property
-    def moe_layer_params(self) -> int:
-        """One mixture-of-experts layer with all its experts."""
-        attention = self.halves * (self.attention_params + self.norm_params_per_layer)
-        return attention + self._moe_params(self.n_routed_experts or 0)
-
-    @property
-    def active_moe_layer_params(self) -> int:
-        """What one token uses of a mixture-of-experts layer."""
-        attention = self.halves * (self.attention_params + self.norm_params_per_layer)
-        return attention + self._moe_params(self.computing_experts_per_tok)
 
     def _moe_params(self, experts: float) -> int:
         dense = self.halves * self.dense_mlp_params if self.shortcut_moe else 0
@@ -541,7 +514,8 @@ class ModelSpec(Document):
         Publishers differ: Qwen, Mistral and Kimi count the embedding, DeepSeek and Pangu Ultra MoE do not (a look-up
         multiplies nothing); all but GLM count the head. Each preset says what its published number counts.
         """
-        idle = self.num_moe_layers * (self.moe_layer_params - self.active_moe_layer_params)
+        whole, used = (self._moe_params(n) for n in (self.n_routed_experts or 0, self.computing_experts_per_tok))
+        idle = self.num_moe_layers * (whole - used)
         return self.total_params() - idle - (0 if include_embedding else self.embedding_params)
 
 

@@ -101,16 +101,14 @@ ATTENTION_TYPES: dict[KindOfAttention, AttentionRow] = {
 
 def unmeasured_types(model: ModelSpec) -> set[str]:
     """Layers of the model that no measured run covers, as errors of predictions name it."""
-    types = {
-        "chunked_attention": model.attention_chunk_size is not None,
-        "linear_attention": model.linear_attention is not None,
-        "sparse_attention": model.sparse_attention is not None,
-        "shortcut_experts": model.shortcut_moe,
-        "zero_experts": model.n_zero_experts > 0,
-        "compressed_attention": model.compressed_attention is not None,
-        "hyper_connections": model.hyper_connections is not None,
+    fields = {
+        **{
+            name: name for name in ("linear_attention", "sparse_attention", "compressed_attention", "hyper_connections")
+        },
+        **{"chunked_attention": "attention_chunk_size", "shortcut_experts": "shortcut_moe"},
+        "zero_experts": "n_zero_experts",
     }
-    return {name for name, present in types.items() if present}
+    return {name for name, field in fields.items() if getattr(model, field)}
 
 
 def mean_keys(kind: LayerKind, seq: float) -> float:

@@ -485,19 +485,15 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     h = model.hidden_size
     both = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
-    return LayerTable(
+    return replace(
+        layer,
         name="mtp",
         operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
         tensors=(kept, *layer.tensors, *head.tensors),
         exchanges=(*layer.exchanges, *head.exchanges),
         dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.stream_head_params),
-        expert_params=layer.expert_params,
-        choices_per_token=layer.choices_per_token,
-        synchronisations=layer.synchronisations,
-        replayed_synchronisations=layer.replayed_synchronisations,
-        after_synchronisation=layer.after_synchronisation,
         matrices=(*layer.matrices, *matrices_of([both], model, on)),
-        matrix_s=on.optimizer.matrix_s,
+        by_operator=None,
     )
 
 
