@@ -243,26 +243,16 @@ class TrainingSpec(Document):
             )
         return value
 
-    @field_validator("lora")
+    @field_validator("lora", "dpo")
     @classmethod
-    def _of_fine_tuning(cls, value: LoraSpec | None, info: ValidationInfo) -> LoraSpec | None:
-        kind = info.data.get("kind")
-        if value is not None and kind not in {"sft", "dpo", None}:
-            raise FieldFault(
-                Message("specs.not_modelled_with", one="lora", other=f"kind: {kind}"),
-                Message("common.leave_it_out_or", instead="kind: sft, dpo"),
-            )
-        return value
-
-    @field_validator("dpo")
-    @classmethod
-    def _of_preferences(cls, value: DpoSpec | None, info: ValidationInfo) -> DpoSpec | None:
-        kind = info.data.get("kind")
-        if value is not None and kind not in {"dpo", None}:
-            raise FieldFault(
-                Message("common.it_needs_field", name="kind: dpo"),
-                Message("common.leave_it_out_or", instead="kind: dpo"),
-            )
+    def _of_tuning(cls, value: LoraSpec | DpoSpec | None, info: ValidationInfo) -> LoraSpec | DpoSpec | None:
+        kind, kinds = info.data.get("kind"), ("sft", "dpo") if info.field_name == "lora" else ("dpo",)
+        if value is not None and kind not in {*kinds, None}:
+            instead = f"kind: {', '.join(kinds)}"
+            message = Message("common.it_needs_field", name=instead)
+            if info.field_name == "lora":
+                message = Message("specs.not_modelled_with", one="lora", other=f"kind: {kind}")
+            raise FieldFault(message, Message("common.leave_it_out_or", instead=instead))
         return value
 
     @field_validator(*FROM_RL, mode="before")

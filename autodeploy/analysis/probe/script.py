@@ -180,7 +180,7 @@ def _vector(op: Operator, context: Context, shard: Sharding, wanted: Wanted, cou
             passes = 5.0
         columns = scalar_at(op.forward_bytes, 0) / (passes * element) / max(tokens, 1.0)
         name, rows = ("swiglu" if gated else "gelu"), tokens
-    elif op.name.endswith("_norm") and op.name.partition("_")[0] in {"attention", "mlp"}:
+    elif op.name in {"attention_norm", "mlp_norm"}:
         name = "layer_norm" if model.learned_position_embeddings else "rms_norm"
         rows, columns = scalar_at(shard.local_tokens, 0), float(model.hidden_size)
     elif op.name == "cross_entropy":

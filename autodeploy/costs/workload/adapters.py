@@ -113,7 +113,6 @@ _TARGETS = {
 _INPUTS = {product.kept_input for products in _TARGETS.values() for product in products} - {""}
 _HOOK = "gradient_accumulation"
 _ALONE = (1.0, 1.0, 0.0)  # no gradient of a frozen weight
-GATHERED_AGAIN = "_regather"
 
 
 def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
@@ -210,7 +209,7 @@ def _beside_frozen(exchange: Exchange, targets: frozenset[str]) -> Exchange:
 
     targets : operators that have an adapter; their products are not cut into chunks beside a collective.
     """
-    if exchange.name.endswith(GATHERED_AGAIN):
+    if exchange.behind == "input_gradient":
         return exchange._replace(backward_count=0.0)
     if exchange.behind == "weight_gradient" or exchange.beside in targets:
         return exchange._replace(beside="", behind="")

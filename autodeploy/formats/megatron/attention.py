@@ -127,30 +127,21 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     if model.sparse_attention is not None:
         sparse = model.sparse_attention
         add(block, "--enable-dsa-indexer")
-        add(block, "--index-topk", sparse.index_topk)
-        add(block, "--index-n-heads", sparse.index_n_heads)
-        add(block, "--index-head-dim", sparse.index_head_dim)
-        if sparse.index_topk_freq > 1:
-            add(block, "--index-topk-freq", sparse.index_topk_freq)
-            add(block, "--index-skip-topk-offset", sparse.index_skip_topk_offset)
-        # Attention to the chosen latents alone; without them all pairs are computed under a mask.
-        for flag in ("--enable-mla-absorb", "--use-sparse-flash-attn"):
-            if arguments.knows(flag):
-                add(block, flag)
-        for flag in ("--use-fused-lightning-indexer", "--use-fused-lightning-indexer-loss"):
-            if arguments.knows(flag):
-                add(block, flag)
+        for flag, (field, _) in INDEXER.items():
+            add(block, flag, getattr(sparse, field))
+        for flag, field in SHARED.items() if sparse.index_topk_freq > 1 else ():
+            add(block, flag, getattr(sparse, field))
+        # Attention to the chosen latents alone; without the first two all pairs are computed under a mask.
+        kernels = ("--use-fused-lightning-indexer", "--use-fused-lightning-indexer-loss")
+        for flag in filter(arguments.knows, ("--enable-mla-absorb", "--use-sparse-flash-attn", *kernels)):
+            add(block, flag)
         return
     linear = model.linear_attention
     if linear is None or interval is None:
         return
     add(block, "--full-attention-interval", interval)
-    add(block, "--linear-num-key-heads", linear.num_key_heads)
-    add(block, "--linear-num-value-heads", linear.num_value_heads)
-    add(block, "--linear-key-head-dim", linear.key_head_dim)
-    add(block, "--linear-value-head-dim", linear.value_head_dim)
-    add(block, "--mamba-d-conv", linear.conv_kernel_dim)
-    add(block, "--mamba-chunk-size", 64)
-    add(block, "--mamba-expand", 1)
-    add(block, "--no-enable-linear-qkv")
-    add(block, "--use-triton-gdn")
+    for flag, field in LINEAR.items():
+        add(block, flag, getattr(linear, field))
+    fixed = (("--mamba-chunk-size", 64), ("--mamba-expand", 1), ("--no-enable-linear-qkv",), ("--use-triton-gdn",))
+    for words in (("--mamba-d-conv", linear.conv_kernel_dim), *fixed):
+        add(block, *words)

@@ -179,13 +179,10 @@ def add_compressed(arguments: LaunchArguments, model: ModelSpec) -> None:
     add("MLA_ARGS", "--qk-layernorm")
     add(ATTENTION, "--kv-compress")
     add(ATTENTION, "--compress-ratios", *ratios(model, arguments.numbers("--noop-layers")))
-    add(ATTENTION, "--o-groups", compressed.o_groups)
-    add(ATTENTION, "--o-lora-rank", compressed.o_lora_rank)
-    add(ATTENTION, "--sliding-window-size", model.sliding_window or 0)
-    add(ATTENTION, "--enable-dsa-indexer")
-    add(ATTENTION, "--index-topk", compressed.index_topk)
-    add(ATTENTION, "--index-n-heads", compressed.index_n_heads)
-    add(ATTENTION, "--index-head-dim", compressed.index_head_dim)
+    sizes = [(flag, getattr(compressed, field)) for field, (flag, _) in SIZES.items()]
+    switch: list[tuple[Any, ...]] = [("--sliding-window-size", model.sliding_window or 0), ("--enable-dsa-indexer",)]
+    for words in (*sizes[:2], *switch, *sizes[2:]):
+        add(ATTENTION, *words)
     add(ATTENTION, "--use-sparse-flash-attn")
     if CSA in (model.layer_types or ()):
         add(ATTENTION, "--use-fused-lightning-indexer")
