@@ -98,7 +98,7 @@ class OptimizerFormat:
         they were reduced in. Source: PyTorch, torch.distributed.fsdp, MixedPrecisionPolicy and foreach_reduce.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
-        if (other := optimizer_among(features)) is not ADAM:
+        if (other := optimizer_among(features)).matrix_s is not None:
             return cls(
                 moments=other.moments, gradient=2.0 if "bf16_gradients" in features else 4.0, update=other.update
             )

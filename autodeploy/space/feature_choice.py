@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from autodeploy.kit.errors import FieldError, UnsupportedError
 from autodeploy.messages import Message, joined
-from autodeploy.specs.tuning import ADAPTERS
 from autodeploy.stack.features import FEATURES, GROUPS, expand, variants_of
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def choose_features(search: SearchSpec, model: ModelSpec, profile: Profile, *, a
 
 def choice_of(spec: Spec, profile: Profile, search: SearchSpec | None = None) -> FeatureChoice:
     """`choose_features` of a spec, with its own search or another."""
-    return choose_features(search or spec.search, spec.model, profile, adapters=ADAPTERS in spec.training.tunings)
+    return choose_features(search or spec.search, spec.model, profile, adapters=spec.training.in_part)
 
 
 def launchable_features(release: Release | None) -> frozenset[str]:

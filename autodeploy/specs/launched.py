@@ -157,7 +157,7 @@ def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None
     """The first field of a spec that a release has no launch of, with its value; empty where it launches all."""
     if release is None:
         return ""
-    if training.kind == "dpo" and model.compressed_attention is not None:  # sft_trainer.py alone joins the streams
+    if training.has_reference and model.attention.types:  # sft_trainer.py alone joins the streams
         return f"training.kind {training.kind}"
     for name in ("kind", "precision") if not FRAMEWORKS[release.framework].post_trains else ():
         if not trains(release, getattr(training, name)):

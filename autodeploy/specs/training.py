@@ -328,6 +328,16 @@ class TrainingSpec(Document):
         return tuple(each for each in TUNINGS if each.asked(self))
 
     @property
+    def has_reference(self) -> bool:
+        """Whether a frozen copy of the model reads every sequence, too."""
+        return any(each.reference for each in self.tunings)
+
+    @property
+    def in_part(self) -> bool:
+        """Whether the model's own weights are frozen."""
+        return any(each.in_part for each in self.tunings)
+
+    @property
     def adapters(self) -> tuple[int, tuple[str, ...]]:
         """Rank and targets of adapters; rank 0 without."""
         return (0, ()) if self.lora is None else (self.lora.rank, self.lora.target_modules)
@@ -360,7 +370,7 @@ class TrainingSpec(Document):
     @property
     def sample_tokens(self) -> int:
         """Tokens of one of the global batch: a sequence, or a pair of them."""
-        return self.seq_length * (SEQUENCES_OF_A_PAIR if self.kind == "dpo" else 1)
+        return self.seq_length * (SEQUENCES_OF_A_PAIR if self.has_reference else 1)
 
     @property
     def imbalance(self) -> StatedImbalance:

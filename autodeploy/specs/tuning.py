@@ -134,8 +134,10 @@ class Tuning:
 
     name : as releases and records of runs say it. title : as errors say it. path : of the field that asks for it.
     fact : by which legality rules know it. instead : what to say where it is not modelled.
-    precisions : number formats that it is modelled in. excludes : mechanisms that it is not modelled with.
-    asked : whether a training is one. problem : why a model's is not modelled, of how to read its fields; or None.
+    reference : a frozen copy of the model reads every sequence, of which there are pairs.
+    in_part : the model's own weights are not trained. precisions : number formats that it is modelled in.
+    excludes : mechanisms that it is not modelled with. asked : whether a training is one.
+    problem : why a model's is not modelled, of how to read its fields; or None.
     """
 
     name: str
@@ -145,6 +147,8 @@ class Tuning:
     instead: Message
     asked: Callable[[TrainingSpec], bool]
     problem: Callable[[Callable[[str], object], TrainingSpec], str | None]
+    reference: bool = False
+    in_part: bool = False
     precisions: tuple[str, ...] = ("bf16", "fp16")
     excludes: tuple[str, ...] = ("fsdp",)
 
@@ -157,6 +161,7 @@ ADAPTERS: Final = Tuning(
     Message("common.leave_it_out"),
     lambda training: training.lora is not None,
     lambda value_of, training: unmodelled_with_adapters(value_of, training.adapters[1]),
+    in_part=True,
 )
 PREFERENCES: Final = Tuning(
     "dpo",
@@ -166,6 +171,7 @@ PREFERENCES: Final = Tuning(
     Message("common.one_of", names="pretrain, sft"),
     lambda training: training.kind == "dpo",
     lambda value_of, training: unmodelled_with_reference(value_of),
+    reference=True,
 )
 TUNINGS: Final = (ADAPTERS, PREFERENCES)
 

@@ -18,7 +18,6 @@ from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.specs.launched import unlaunched
 from autodeploy.specs.software import run_of, software_for, stack_for
 from autodeploy.specs.training import Precision, router_of
-from autodeploy.specs.tuning import PREFERENCES
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
 from autodeploy.stack.gradient_sums import expert_sums_apart, plain_sums_apart
 from cost_models.compute import ADDED_BYTES
@@ -119,7 +118,7 @@ def operator_features(
     ascend, features = vendor == "huawei", mechanisms(features)
     full = training.precision == "fp32"  # norms have nothing to cast
     kept, beside = loss_bytes(features, full=full)
-    if PREFERENCES in training.tunings:
+    if training.has_reference:
         kept, beside = LOSS_KEPT_BYTES, LOSS_BESIDE_BYTES
     return OperatorFeatures(
         flash_attention="flash_attention" in features,
@@ -162,7 +161,7 @@ def operator_features(
         attention_dropout="dropout" in features,
         lora_rank=training.adapters[0],
         lora_targets=training.adapters[1],
-        reference=PREFERENCES in training.tunings,
+        reference=training.has_reference,
         optimizer=OPTIMIZERS[training.optimizer],
     )
 

@@ -471,7 +471,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
 def last_kind(model: ModelSpec) -> LayerKind:
     """Kind of a prediction module's layer: that of the last one, which chooses its keys itself; or a window alone."""
     like = kind_of(model, model.module_like_layer)
-    return of_attention(model, like.mlp, model.module_attention) if model.compressed_attention else like
+    return of_attention(model, like.mlp, model.module_attention)
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:

@@ -91,7 +91,7 @@ SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 
 def shares_keys(model: ModelSpec) -> bool:
     """Whether layers take the keys that another one's indexer chose."""
-    return model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1
+    return len(model.index_starts) < model.num_hidden_layers
 
 
 def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
@@ -117,7 +117,7 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
 def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     """ATTENTION_ARGS: a gated delta net with gated full attention, or an indexer, as MindSpeed-LLM has them."""
     interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
-    if model.compressed_attention is not None or model.hyper_connections is not None:
+    if model.attention.types or model.residual_streams > 1:
         add_compressed(arguments, model)
         return
     if model.shortcut_moe or model.n_zero_experts:

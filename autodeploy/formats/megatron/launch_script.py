@@ -171,7 +171,7 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
 def _trainer(launch: Launch, *, adapts: bool) -> str:
     if launch.arguments.has("--stage"):
         return TRAINER
-    if launch.spec.model.compressed_attention is not None:
+    if launch.spec.model.attention.types:
         return COMPRESSED_TRAINER
     return ADAPTED_TRAINER if adapts else "pretrain_gpt.py"
 
@@ -391,7 +391,7 @@ def add_own_arguments(launch: Launch) -> None:
     arguments.add(block, "--padded-vocab-size", padded)
     if spec := layer_spec(model):
         arguments.add(block, "--spec", *spec)
-    if model.compressed_attention is not None:
+    if model.attention.types:
         arguments.add(block, "--transformer-impl", "local")
         if model.num_nextn_predict_layers:
             arguments.add(block, "--mtp-spec", model.attention.layer_spec, "mtp_spec")

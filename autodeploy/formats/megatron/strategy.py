@@ -22,7 +22,6 @@ from autodeploy.formats.megatron.model import CAPACITY, PADDED
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.strategy import ChoiceKey
-from autodeploy.specs.tuning import ADAPTERS
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.gradient_sums import EXPERT_FUSION, EXPERTS_APART, NO_FUSION, PLAIN_APART, in_mindspeed
 from autodeploy.stack.padding import noop_padding, pairs_take_padding
@@ -72,7 +71,7 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
     add(BLOCK, "--pipeline-model-parallel-size", ShellVariable("PP"))
     add(BLOCK, "--context-parallel-size", ShellVariable("CP"))
     if strategy.cp > 1:
-        _add_context_parallel(arguments, strategy, gathered=spec.model.compressed_attention is not None)
+        _add_context_parallel(arguments, strategy, gathered=bool(spec.model.attention.types))
     if spec.model.is_moe:
         add(BLOCK, "--expert-model-parallel-size", ShellVariable("EP"))
         if not (arguments.release.has("mindspeed") and extends_ep(strategy)):
@@ -262,7 +261,7 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
         arguments.add(block, "--moe-hierarchical-alltoallv")
         arguments.add(block, "--moe-alltoall-overlap-comm")
     seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
-    seq |= ADAPTERS in spec.training.tunings and dispatcher == "alltoall"  # the same on one tensor-parallel rank
+    seq |= spec.training.in_part and dispatcher == "alltoall"  # the same on one tensor-parallel rank
     # Where there is no sequence dispatcher by name, MindSpeed makes alltoall one.
     name = "alltoall_seq" if arguments.knows("--moe-token-dispatcher-type", "alltoall_seq") else "alltoall"
     arguments.add(block, "--moe-token-dispatcher-type", name if seq else dispatcher)

@@ -93,7 +93,7 @@ def _attention(reader: KeyReader, model: dict[str, Any]) -> dict[str, Any]:
         if (value := reader.number(f"/model/{field}", *paths(tuple(names)))) is not None:
             fields[field] = value
     reader.raw(f"{CONFIG}.multi_latent_attention")
-    if "kv_lora_rank" in fields:
+    if LATENT.field in fields:
         model.pop("num_key_value_heads", None)
         model.pop("head_dim", None)
         return {field: value for field, value in fields.items() if value}
