@@ -98,25 +98,24 @@ class OptimizerFormat:
         they were reduced in. Source: PyTorch, torch.distributed.fsdp, MixedPrecisionPolicy and foreach_reduce.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
-        if (other := optimizer_among(features)).matrix_s is not None:
-            return cls(
-                moments=other.moments, gradient=2.0 if "bf16_gradients" in features else 4.0, update=other.update
-            )
+        own = optimizer_among(features)
+        if own.matrix_s is not None:
+            return cls(moments=own.moments, gradient=2.0 if "bf16_gradients" in features else 4.0, update=own.update)
         if "torch_fsdp2" in features:  # FP32 shards are the parameters: 16-bit ones live as long as they are gathered
-            return cls(master=0.0, weights=4.0)
+            return cls(master=0.0, moments=own.moments, weights=4.0)
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32
-            return cls(master=0.0, weights=4.0)
+            return cls(master=0.0, moments=own.moments, weights=4.0)
         half = precision == "fp16" and not {"graph_mode", "fp32_gradients"} & features
         short = quantized or half or "bf16_gradients" in features
-        own = precision == "fp8" and "fp8_weights" in features
-        copies = 0.0 if precision != "fp8" or "torch_loss" in features else 1.0 if own else 2.0
+        eight_bit = precision == "fp8" and "fp8_weights" in features
+        copies = 0.0 if precision != "fp8" or "torch_loss" in features else 1.0 if eight_bit else 2.0
         return cls(
             4.0,
-            2.0 if quantized else 4.0 if o2 else 8.0,
+            2.0 if quantized else 4.0 if o2 else own.moments,
             2.0 if short else 4.0,
             4.0 if half and not quantized else 0.0,
             8.0 if o2 and not quantized else 0.0,
-            1.0 if own else 2.0,
+            1.0 if eight_bit else 2.0,
             copies,
         )
 
