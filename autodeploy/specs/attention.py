@@ -324,7 +324,7 @@ class AttentionKind(Part):
     largest: Callable[[ModelSpec], int] | None = None
 
     def is_in(self, model: ModelSpec) -> bool:
-        """Whether layers of the model have it."""
+        """Presence of its field in the model."""
         return not self.field or getattr(model, self.field) is not None
 
 

@@ -329,12 +329,12 @@ class TrainingSpec(Document):
 
     @property
     def has_reference(self) -> bool:
-        """Whether a frozen copy of the model reads every sequence, too."""
+        """Presence of a frozen copy of the model that reads every sequence, too."""
         return any(each.reference for each in self.tunings)
 
     @property
     def in_part(self) -> bool:
-        """Whether the model's own weights are frozen."""
+        """Training of adapters alone, beside frozen weights of the model."""
         return any(each.in_part for each in self.tunings)
 
     @property

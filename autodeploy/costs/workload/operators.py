@@ -288,7 +288,7 @@ class OperatorFeatures:
 
     @property
     def frozen(self) -> bool:
-        """Whether the model's own weights are trained no more, adapters beside them alone."""
+        """Training of adapters alone, beside frozen weights of the model."""
         return self.lora_rank > 0
 
 
