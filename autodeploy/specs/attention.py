@@ -289,7 +289,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionKind(Part):
-    """What layers attend with.
+    """A way in which layers attend.
 
     Parameters
     ----------

@@ -370,7 +370,7 @@ class ModelSpec(Document):
         return "sliding_attention" if self.attention.types else self.attention_type(self.module_like_layer)
 
     def layer_facts(self, layer: int) -> tuple[bool, bool, AttentionType]:
-        """What the kind of the layer (from 0) follows from: its experts, whether it shares an index, its attention."""
+        """Facts that make the kind of the layer (from 0): whether it has experts and shares an index, its attention."""
         return self.is_moe_layer(layer), self.shares_index(layer), self.attention_type(layer)
 
     @property

@@ -324,7 +324,7 @@ class TrainingSpec(Document):
 
     @property
     def tunings(self) -> tuple[Tuning, ...]:
-        """How a frozen model is tuned; empty where all of it is trained."""
+        """Kinds of tuning of a frozen model; empty where all of it is trained."""
         return tuple(each for each in TUNINGS if each.asked(self))
 
     @property

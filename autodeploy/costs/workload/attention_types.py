@@ -35,7 +35,7 @@ class LayerKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AttentionCosts:
-    """What a kind of attention computes, keeps and exchanges (`specs.attention.AttentionKind`).
+    """Operators, tensors, exchanges and FLOPs of a kind of attention (`specs.attention.AttentionKind`).
 
     Parameters
     ----------
