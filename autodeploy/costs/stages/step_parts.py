@@ -164,7 +164,7 @@ def owners(candidates: Candidates, context: Context, groups: ParameterGroups) ->
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Additions of updates of whole matrices to a layer or piece beyond its parameters' rates [n]: seconds, and bytes."""
+    """Additions of updates of whole matrices to what a layer's or piece's parameters take [n]: seconds, and bytes."""
 
     update_s: Floats
     state_bytes: Floats
