@@ -24,6 +24,7 @@ from autodeploy.reports.check_report import MARK, render_check, render_check_jun
 from autodeploy.reports.wording import width
 from autodeploy.search import planner
 from autodeploy.specs.answers import CheckLimits, CheckReport
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
 from tests import factories
 
@@ -241,7 +242,12 @@ def test_every_name_of_the_rules_is_known() -> None:
         known = {"megatron", "mindspeed", "mindspeed-llm", *(release.name for release in releases())}
         assert {*rule.component.split(), *rule.without.split()} <= known
         for name in rule.names() | set(rule.blanks()):
-            if name in words() or name in flag_values() or name in {"world", "blackwell"}:
+            if (
+                name in words()
+                or name in flag_values()
+                or name in {"world", "blackwell"}
+                or name.removeprefix("on_") in FEATURES
+            ):
                 continue
             flag = f"--{name.removeprefix('given_').replace('_', '-')}"
             assert flag in registered or flag in {"--use-layer-wise-distributed-optimizer", "--use-nanopipe"}, flag

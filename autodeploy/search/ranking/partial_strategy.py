@@ -14,7 +14,7 @@ from autodeploy.search.ranking.infeasible import missing_memory
 from autodeploy.search.ranking.nearest_legal import conflict
 from autodeploy.search.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.space.candidates import CHOICES
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.space.rules import where_known
 from autodeploy.space.space import log2_ratio
 from autodeploy.specs.answers import WhyNot
@@ -183,7 +183,7 @@ def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
 def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
     """Which rules leave nothing, or that nothing fits, and what comes nearest."""
     counts, spec = answer.counts, asked.pinned(asked.axes)
-    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, asked.profile)
     context = choice_context(spec, asked.profile, choice)
     if counts.enumerated > sum(counts.rejected.values()):
         late = not answer.reproducible and spec.search.mode == "reproducible"
@@ -231,7 +231,7 @@ def _nearest_with(
 ) -> tuple[tuple[float, float, float], str, float] | None:
     """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
     spec = asked.pinned(kept)
-    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, asked.profile)
     space = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
     fits = np.flatnonzero(space.swept.template_fits)
     seconds = asked.ratio * space.swept.after_recompute_s

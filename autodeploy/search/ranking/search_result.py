@@ -28,7 +28,7 @@ from autodeploy.search.ranking.selection import (
     weighed,
 )
 from autodeploy.search.ranking.uncertainty import tied
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -139,9 +139,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
         fastest=None if first is None else fastest_of(first, ranked, advice),
         valley=valley,
         rescaled=identity.measured,
-        features_off={}
-        if beside is None
-        else choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None).off_everywhere,
+        features_off={} if beside is None else choice_of(spec, profile).off_everywhere,
         warnings=(
             *spec.to_check,
             *_batch_note(spec, context),
