@@ -19,12 +19,14 @@ from autodeploy.search.branch_and_bound.least_memory import least_memory
 from autodeploy.search.branch_and_bound.search_space import Searched, refuse_enormous, search_space
 from autodeploy.search.branch_and_bound.search_space import search_size as size_of_search
 from autodeploy.search.choices.effort import cores
-from autodeploy.search.predictions import with_run
+from autodeploy.search.predictions import predict, with_run
 from autodeploy.search.prepared import at_size, budget_of, identity_of, prepare
 from autodeploy.search.progress import Progress, SearchReporter
 from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.cost_of_target import price_of_target
+from autodeploy.search.ranking.counterfactuals import counterfactuals
 from autodeploy.search.ranking.infeasible import best_batch
+from autodeploy.search.ranking.partial_strategy import Asked, explain_partly_given
 from autodeploy.search.ranking.reference_plans import BesidePlans
 from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found
 from autodeploy.search.ranking.selection import weight_of
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
     from autodeploy.search.ranking.advice import Advice
     from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.search.ranking.search_result import LayoutsFound
-    from autodeploy.specs.planset import Infeasible, Plan, PlanSet
+    from autodeploy.specs.planset import Counterfactual, Infeasible, Plan, PlanSet
     from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.what_if import WhyNot
 
 Found = TypeVar("Found")
 
@@ -95,6 +99,8 @@ def plan(
         advice = _advice(prepared, searched, frontier, stop, alone=alone)
         outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
         result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, looked.enumerated_s), stop)
+        if not alone and not _for_memory(spec):
+            result = _with_counterfactuals(prepared, searched, result, stop)
     if stop.out_of_time and not result.plans and not alone:
         raise _no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)
@@ -254,6 +260,24 @@ def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
         note = Message("planner.there_was_no_time_to_work_out_what", without=without, plans=len(plans))
         result = result.model_copy(update={"warnings": (*result.warnings, note)})
     return result.model_copy(update={"plans": tuple(plans)})
+
+
+def _with_counterfactuals(prepared: Prepared, searched: Searched, result: PlanSet, stop: Deadline) -> PlanSet:
+    """The answer with what a step of its axes would cost, as `why-not` tells it, as far as there is time for it."""
+
+    def answer(strategy: Strategy) -> WhyNot:
+        return explain_partly_given(
+            Asked.of(prepared, strategy, result),
+            search=partial(plan, should_cancel=stop),
+            predicted=lambda whole: predict(prepared, whole).plan,
+            best=lambda: result,
+        )
+
+    found: list[Counterfactual] = []
+    steps = counterfactuals(searched, result, answer)
+    while not stop() and (one := stop.describe(lambda: next(steps, None))) is not None:
+        found.append(one)
+    return result.model_copy(update={"counterfactuals": tuple(found)})
 
 
 def _with_spares(spec: Spec, result: PlanSet, stop: Deadline) -> PlanSet:

@@ -246,6 +246,21 @@ class Valley(Document):
     fewest_unproven: str | None = None
 
 
+class Counterfactual(Document):
+    """The recommended plan with one axis a step away, placed anew with memory choices of its own, as `why-not` answers.
+
+    change: `EP32 instead of EP8`. effect: on the step time. why: the parts of the step that it goes to. axes: what
+    `why-not` is asked; axes that follow are free.
+    """
+
+    axes: dict[str, int | str]
+    change: Text
+    effect: Text
+    why: Text
+    step_time_s: float
+    p_fits: Annotated[float | None, Field(ge=0, le=1)] = None
+
+
 class BoxNumber(Document):
     """One uncertain number: factors on it at its 10th and 90th percentile, and what its width rests on.
 
@@ -522,6 +537,13 @@ class PlanSet(Told):
     risk: RiskRanking | None = None
     fastest: Fastest | None = None
     valley: Valley | None = None
+    counterfactuals: Annotated[
+        tuple[Counterfactual, ...],
+        Field(
+            description="what a step of the axes that matter most would cost; absent where there was no time",
+            exclude_if=lambda value: not value,
+        ),
+    ] = ()
     rescaled: Rescaled | None = None
     spares: Annotated[
         tuple[SpareRow, ...],

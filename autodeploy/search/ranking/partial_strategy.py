@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from autodeploy.costs.inputs.context import Context
+    from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.space.feature_choice import FeatureChoice
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.search import AxisValue
@@ -75,6 +76,20 @@ class Asked:
     context: Context
     ratio: float = 1.0
     beside: Strategy | None = None
+
+    @classmethod
+    def of(cls, prepared: Prepared, strategy: Strategy, known: PlanSet | None) -> Asked:
+        """The question of a strategy where these plans are known."""
+        beside = known.plans[0].strategy if known is not None and known.plans else None
+        return cls(
+            prepared.spec,
+            strategy,
+            prepared.profile,
+            prepared.choice,
+            prepared.context,
+            prepared.identity.ratio,
+            beside,
+        )
 
     @property
     def axes(self) -> dict[Axis, AxisValue]:
