@@ -286,6 +286,7 @@ def cautious(found: PlanSet) -> PlanSet:
     valley = Valley(layouts=41, within=0.03, shared={"tp": 2, "pp": 16}, fewest_unproven=plans[0].plan_id)
     dearer = Counterfactual(
         axes={"tp": 2, "pp": 16, "ep": 64},
+        strategy=strategy(1, ep=64),
         step_time_s=1.98 * found.plans[0].step_time_s,
         change="EP64 instead of EP32",
         effect="+98.0 %",

@@ -19,14 +19,12 @@ from autodeploy.search.branch_and_bound.least_memory import least_memory
 from autodeploy.search.branch_and_bound.search_space import Searched, refuse_enormous, search_space
 from autodeploy.search.branch_and_bound.search_space import search_size as size_of_search
 from autodeploy.search.choices.effort import cores
-from autodeploy.search.predictions import predict, with_run
+from autodeploy.search.predictions import with_run
 from autodeploy.search.prepared import at_size, budget_of, identity_of, prepare
 from autodeploy.search.progress import Progress, SearchReporter
 from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.cost_of_target import price_of_target
-from autodeploy.search.ranking.counterfactuals import counterfactuals
 from autodeploy.search.ranking.infeasible import best_batch
-from autodeploy.search.ranking.partial_strategy import Asked, explain_partly_given
 from autodeploy.search.ranking.reference_plans import BesidePlans
 from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found
 from autodeploy.search.ranking.selection import weight_of
@@ -36,17 +34,16 @@ from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import spec_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.search.branch_and_bound.search_space import SearchSize
     from autodeploy.search.ranking.advice import Advice
+    from autodeploy.search.ranking.counterfactuals import Step
     from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.search.ranking.search_result import LayoutsFound
-    from autodeploy.specs.planset import Counterfactual, Infeasible, Plan, PlanSet
+    from autodeploy.specs.planset import Infeasible, Plan, PlanSet
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.what_if import WhyNot
 
 Found = TypeVar("Found")
 
@@ -96,11 +93,9 @@ def plan(
         looked = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
         searched, frontier, report = looked.searched, looked.frontier, looked.report
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
-        advice = _advice(prepared, searched, frontier, stop, alone=alone)
-        outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
+        advice, steps = _advice(prepared, searched, frontier, stop, alone=alone)
+        outcome = Outcome(searched, frontier, price, advice, None if alone else beside, steps)
         result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, looked.enumerated_s), stop)
-        if not alone and not _for_memory(spec):
-            result = _with_counterfactuals(prepared, searched, result, stop)
     if stop.out_of_time and not result.plans and not alone:
         raise _no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)
@@ -129,7 +124,7 @@ class UpdateSearch:
         refuse_unsaved(spec, prepared.profile.vendor)
         looked = _look(prepared, spec, stop, started, None, alone=True)
         frontier = looked.frontier
-        advice = _advice(prepared, looked.searched, frontier, stop, alone=True)
+        advice, _ = _advice(prepared, looked.searched, frontier, stop, alone=True)
         return layouts_found(prepared, looked.searched, frontier, advice)
 
     def why_none(self, spec: Spec) -> Infeasible | None:
@@ -205,24 +200,29 @@ def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline
 
 def _advice(
     prepared: Prepared, searched: Searched, frontier: SearchState, stop: Deadline, *, alone: bool
-) -> Advice | None:
-    """The ranking by risk, where the spec wants one and there is something to rank: however short the time is."""
+) -> tuple[Advice | None, Sequence[Step]]:
+    """The ranking by risk, where the spec wants one and there is something to rank: however short the time is.
+
+    With the steps of the first plan's axes of which there are plans, unless `alone`.
+    """
     spec = prepared.spec
     if not frontier.best or _for_memory(spec):
-        return None
+        return None, ()
     neutral = spec.search.risk_terms.rule == "neutral"
     if neutral and alone:
-        return None
+        return None, ()
     hurried = stop.weigh()
     weight = partial(weight_of, objective=spec.search.objective)
     price = price_of(spec, frontier.best[0].solution.step_s)
     adviser = Adviser(
         prepared.profile, searched, frontier, spec.search.top_k, budget_of(spec, alone=alone), weight, price, stop
     )
+    stepping = not alone and not hurried
     if neutral:
-        frontier.best = stop.search(adviser.by_prediction) or frontier.best
-        return None
-    return stop.search(partial(adviser.advise, hurried=hurried)) or adviser.so_far
+        frontier.best = stop.search(partial(adviser.by_prediction, stepping=stepping)) or frontier.best
+        return None, adviser.steps
+    advice = stop.search(partial(adviser.advise, hurried=hurried, stepping=stepping)) or adviser.so_far
+    return advice, adviser.steps
 
 
 def _price_of_target(prepared: Prepared, frontier: SearchState, stop: Deadline) -> Unrestricted:
@@ -260,24 +260,6 @@ def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
         note = Message("planner.there_was_no_time_to_work_out_what", without=without, plans=len(plans))
         result = result.model_copy(update={"warnings": (*result.warnings, note)})
     return result.model_copy(update={"plans": tuple(plans)})
-
-
-def _with_counterfactuals(prepared: Prepared, searched: Searched, result: PlanSet, stop: Deadline) -> PlanSet:
-    """The answer with what a step of its axes would cost, as `why-not` tells it, as far as there is time for it."""
-
-    def answer(strategy: Strategy) -> WhyNot:
-        return explain_partly_given(
-            Asked.of(prepared, strategy, result),
-            search=partial(plan, should_cancel=stop),
-            predicted=lambda whole: predict(prepared, whole).plan,
-            best=lambda: result,
-        )
-
-    found: list[Counterfactual] = []
-    steps = counterfactuals(searched, result, answer)
-    while not stop() and (one := stop.describe(lambda: next(steps, None))) is not None:
-        found.append(one)
-    return result.model_copy(update={"counterfactuals": tuple(found)})
 
 
 def _with_spares(spec: Spec, result: PlanSet, stop: Deadline) -> PlanSet:

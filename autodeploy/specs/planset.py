@@ -254,6 +254,7 @@ class Counterfactual(Document):
     """
 
     axes: dict[str, int | str]
+    strategy: Strategy
     change: Text
     effect: Text
     why: Text

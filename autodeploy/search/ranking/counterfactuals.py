@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from autodeploy.messages import Message
 from autodeploy.search.ranking.explanation import added_and_saved
-from autodeploy.space.candidates import CHOICES
 from autodeploy.specs.planset import Counterfactual
-from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Mapping
 
+    from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.search_space import Searched
-    from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.search import Axis, AxisValue
-    from autodeploy.specs.what_if import WhyNot
-    from cost_models.arrays import Bools
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.search import Axis
 
 MOST: Final = 3
 STEPPED: Final[tuple[Axis, ...]] = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
@@ -27,66 +25,84 @@ FOLLOWING: Final[dict[Axis, tuple[Axis, ...]]] = {"pp": ("vpp", "schedule"), "vp
 """Axes that are chosen anew with one, as few values of theirs go with both of its values."""
 
 
-def counterfactuals(
-    searched: Searched, result: PlanSet, answer: Callable[[Strategy], WhyNot]
-) -> Iterator[Counterfactual]:
-    """Of each axis its step that costs least, of the axes that matter most by the estimates of the search.
-
-    answer : `why_not` with the result of the search.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An axis and what it is moved to. axes : what is given, others are free. index : of the candidate that looks
+    fastest of those that have them.
     """
-    if not result.plans:
-        return
-    top = result.plans[0]
-    for axis, value in _steps(searched, top.strategy):
-        axes = _kept(top.strategy, axis) | {axis: value}
-        plan = answer(Strategy.model_validate(axes)).completed
-        if plan is not None:
-            yield _told(axis, axes, plan, top)
+
+    axis: Axis
+    axes: dict[str, int | str]
+    index: int
 
 
-def _kept(strategy: Strategy, moved: Axis) -> dict[Axis, AxisValue]:
-    """The axes that stay as they are when one moves."""
-    free = (moved, *FOLLOWING.get(moved, ()))
-    names: tuple[Axis, ...] = (*STEPPED, "schedule")
-    return {name: getattr(strategy, name) for name in names if name not in free}
-
-
-def _steps(searched: Searched, strategy: Strategy) -> list[tuple[Axis, int]]:
-    """The axes that matter most with their values next to the strategy's."""
+def steps_from(searched: Searched, first: Solved) -> list[Step]:
+    """Of each axis of a plan the step that costs least, of the axes that matter most by the estimates of the search."""
     candidates, seconds = searched.candidates, searched.swept.after_recompute_s
-    least: dict[Axis, tuple[float, int]] = {}
+    cards = np.array([context.num_npus == first.context.num_npus for context in searched.contexts])
+    same = np.flatnonzero(cards[searched.variant] & np.isfinite(seconds))
+    own = first.candidate.axes_at(0)
+    columns = {axis: np.asarray(getattr(candidates, axis))[same] for axis in (*STEPPED, "schedule")}
+    found: list[tuple[float, Step]] = []
     for axis in STEPPED:
-        own, values = int(getattr(strategy, axis)), np.asarray(getattr(candidates, axis))
-        like = np.flatnonzero(_like(searched, _kept(strategy, axis)) & np.isfinite(seconds))
-        below, above = (values[like][side(values[like], own)] for side in (np.less, np.greater))
-        near = [int(below.max())] if len(below) else []
-        near += [int(above.min())] if len(above) else []
+        free = (axis, *FOLLOWING.get(axis, ()))
+        like = np.ones(len(same), dtype=np.bool_)
+        for name in columns.keys() - {*free}:
+            like &= columns[name] == getattr(first.candidate, name)[0]
+        rows, values = same[like], columns[axis][like]
+        below, above = values[values < own[axis]], values[values > own[axis]]
+        near = [
+            int(side)
+            for some, side in ((below, below.max(initial=0)), (above, above.min(initial=2**31 - 1)))
+            if len(some)
+        ]
         if near:
-            least[axis] = min((float(seconds[like][values[like] == value].min()), value) for value in near)
-    order = sorted(least, key=lambda axis: (-least[axis][0], STEPPED.index(axis)))
-    return [(axis, least[axis][1]) for axis in order[:MOST]]
+            at = rows[np.isin(values, near)]
+            index = int(at[seconds[at].argmin()])
+            kept = {name: _plain(own[name]) for name in columns if name not in free}
+            step = Step(axis, kept | {axis: int(getattr(candidates, axis)[index])}, index)
+            found.append((float(seconds[index]), step))
+    found.sort(key=lambda each: (-each[0], STEPPED.index(each[1].axis)))
+    return [step for _, step in found[:MOST]]
 
 
-def _like(searched: Searched, axes: dict[Axis, AxisValue]) -> Bools:
-    """The candidates that have these values [n]."""
-    like = np.ones(len(searched.candidates), dtype=np.bool_)
-    for axis, value in axes.items():
-        code = CHOICES[axis].index(str(value)) if axis in CHOICES else int(value)
-        like &= getattr(searched.candidates, axis) == code
-    return like
+def _plain(value: int | str | bool) -> int | str:
+    return value if isinstance(value, str) else int(value)
 
 
-def _told(axis: Axis, axes: dict[Axis, AxisValue], plan: Plan, top: Plan) -> Counterfactual:
-    value, own = axes[axis], getattr(top.strategy, axis)
-    change = Message("ranking.degree_instead_of", value=f"{axis.upper()}{value}", own=f"{axis.upper()}{own}")
-    if axis == "micro_batch_size":
+def stepped(steps: Iterable[Step], ranked: Iterable[Solved]) -> list[tuple[Step, Solved]]:
+    """The first of the ranking that has what each step gives, where there is one."""
+    plans = [(each.candidate.axes_at(0), each) for each in ranked]
+    if not plans:
+        return []
+    top = plans[0][0]
+    found = []
+    for step in steps:
+        others = {name: value for name, value in step.axes.items() if name != step.axis}
+        moved = next((each for axes, each in plans if _has(axes, step.axes)), None)
+        if moved is not None and _has(top, others) and not _has(top, step.axes):
+            found.append((step, moved))
+    return found
+
+
+def _has(axes: Mapping[str, object], given: Mapping[str, object]) -> bool:
+    return all(axes[name] == value for name, value in given.items())
+
+
+def counterfactual(step: Step, plan: Plan, top: Plan) -> Counterfactual:
+    """What a step of the recommended plan leads to."""
+    value, own = step.axes[step.axis], getattr(top.strategy, step.axis)
+    name = step.axis.upper()
+    change = Message("ranking.degree_instead_of", value=f"{name}{value}", own=f"{name}{own}")
+    if step.axis == "micro_batch_size":
         change = Message("ranking.micro_batch_instead_of", value=value, own=own)
     longer_pct = 100.0 * (plan.step_time_s / top.step_time_s - 1.0)
     why = added_and_saved(top, plan)
     if plan.p_fits is not None and top.p_fits is not None and longer_pct < 0.0:
         why = Message("ranking.fits_with_instead_of", chance=100.0 * plan.p_fits, own=100.0 * top.p_fits)
     return Counterfactual(
-        axes={str(name): value for name, value in axes.items()},
+        axes=step.axes,
+        strategy=plan.strategy,
         step_time_s=plan.step_time_s,
         p_fits=plan.p_fits,
         change=change,

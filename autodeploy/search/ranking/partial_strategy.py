@@ -149,7 +149,7 @@ def explain_partly_given(
     """The best plan that has what is given against the recommended and the fastest one.
 
     It is that of a search with what is given fixed, or the first of the plans found with everything free that has
-    it, whichever is to be expected faster.
+    it, whichever is to be expected faster; of a step of the recommended plan's axes, what the search found of it.
 
     Parameters
     ----------
@@ -160,7 +160,8 @@ def explain_partly_given(
     if not answer.plans:
         return _ruled_out(asked, answer)
     result = answer if best is None else best()
-    plan = _better(answer.plans[0], result, asked.axes)
+    step = next((each for each in result.counterfactuals if each.axes == asked.axes), None)
+    plan = _better(answer.plans[0], result, asked.axes) if step is None else predicted(step.strategy)
     whole = asked.as_given(plan)
     if whole is not None:
         stands = predicted(whole)
