@@ -257,6 +257,7 @@ class Counterfactual(Document):
     effect: Text
     why: Text
     step_time_s: float
+    expected_step_time_s: float | None = None
     p_fits: Annotated[float | None, Field(ge=0, le=1)] = None
 
 

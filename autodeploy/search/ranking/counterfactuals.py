@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.messages import Message
 from autodeploy.search.ranking.explanation import added_and_saved
+from autodeploy.search.ranking.unproven import unproven_in
 from autodeploy.specs.planset import Counterfactual
 
 if TYPE_CHECKING:
@@ -97,15 +98,23 @@ def counterfactual(step: Step, plan: Plan, top: Plan) -> Counterfactual:
     if step.axis == "micro_batch_size":
         change = Message("ranking.micro_batch_instead_of", value=value, own=own)
     longer_pct = 100.0 * (plan.step_time_s / top.step_time_s - 1.0)
-    why = added_and_saved(top, plan)
-    if plan.p_fits is not None and top.p_fits is not None and longer_pct < 0.0:
-        why = Message("ranking.fits_with_instead_of", chance=100.0 * plan.p_fits, own=100.0 * top.p_fits)
     return Counterfactual(
         axes=step.axes,
         strategy=plan.strategy,
         step_time_s=plan.step_time_s,
+        expected_step_time_s=plan.expected_step_time_s,
         p_fits=plan.p_fits,
         change=change,
         effect=Message("ranking.step_longer_by", pct=f"{longer_pct:+.1f}"),
-        why=why,
+        why=_risk_of(plan, top) if longer_pct < 0.0 else added_and_saved(top, plan),
     )
+
+
+def _risk_of(plan: Plan, top: Plan) -> str:
+    """Why a plan that is faster on paper is not recommended."""
+    names = sorted(unproven_in(plan.evidence) - unproven_in(top.evidence))
+    if names:
+        return Message("ranking.no_run_has_shown", names=", ".join(names))
+    if plan.p_fits is not None and top.p_fits is not None and plan.p_fits < top.p_fits:
+        return Message("ranking.fits_with_instead_of", chance=100.0 * plan.p_fits, own=100.0 * top.p_fits)
+    return added_and_saved(top, plan)

@@ -107,7 +107,10 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     pool = frontier.best if advice is None else [each.solved for each in advice.weighed]
     moved = [] if hurried else stepped(outcome.steps, [*order[:1], *pool])
     documents = _described([*order, *neutral, *(each for _, each in moved)], spec, identity, deadline, hurried=hurried)
-    apart = documents[len(order) + len(neutral) :]
+    apart = [
+        weighed(plan, advice, solved, identity.ratio)
+        for plan, (_, solved) in zip(documents[len(order) + len(neutral) :], moved, strict=False)
+    ]
     documents = documents[: len(order) + len(neutral)]
     order, neutral = order[: len(documents)], neutral[: max(0, len(documents) - len(order))]
     plans = [
