@@ -137,7 +137,7 @@ OUTLINES, MORE = 8, 3
 """Outlines with a plan that leaves room: of any answer, and beyond those of a long one."""
 LEAST_LEVEL: Final = 0.6
 """P(fits) that plans are made for where none reaches the floor."""
-AT_FLOOR: Final = 3
+AT_FLOOR: Final = 2
 """Outer strategies of which a plan is made that fits no more surely than the floor asks for, the first of the ranking.
 """
 FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
@@ -291,8 +291,8 @@ class Adviser:
         for _ in range(MOST_FIRSTS):
             first, pool = self.so_far.weighed[0], _pool(self.so_far)
             self.steps = tuple(steps_from(self._searched, first.solved))
-            made = self._made([step.index for step in self.steps], level, pool)
-            answers = self._responses(made) if made else None
+            made = self._made([step.index for step in self.steps], level, pool, parallel=False)
+            answers = responses(made, self._box, parallel=False, should_cancel=self._should_cancel) if made else None
             if answers is None:
                 return
             self.so_far = self._ranked([*pool, *made], self.so_far.responses.joined(answers))
@@ -327,9 +327,12 @@ class Adviser:
     def _scaled(self, count: int) -> int:
         return round(count * self._budget.quick / USUAL_QUICK)
 
-    def _made(self, picks: Sequence[int], level: float, known: Sequence[Solved]) -> list[Solved]:
-        """Plans that fit with a probability, but for those that are known."""
-        maker, identities = self._maker(level), {_identity(each) for each in known}
+    def _made(
+        self, picks: Sequence[int], level: float, known: Sequence[Solved], *, parallel: bool | None = None
+    ) -> list[Solved]:
+        """Plans that fit with a probability, but for those that are known; parallel : where many are asked for."""
+        maker = self._maker(level, parallel=self._parallel if parallel is None else parallel)
+        identities = {_identity(each) for each in known}
         made = [each for each in maker.plans(picks) if _identity(each) not in identities]
         self._peaks |= {id(each): maker.card_bytes(each) for each in made}
         self._makers |= {id(each): maker for each in made}
@@ -430,7 +433,7 @@ class Adviser:
         counts = unproven_axes(self._searched.candidates.take(rows[fit]), self._best[0].context)
         return np.asarray(fit[counts == counts.min()])
 
-    def _maker(self, level: float) -> RoomyPlans:
+    def _maker(self, level: float, *, parallel: bool) -> RoomyPlans:
         def limit_bytes(index: int) -> float:
             # Of a spread that runs have moved each limit takes a search; it is one for all plans of an outer strategy.
             key = int(self._outer[index]), level
@@ -438,7 +441,7 @@ class Adviser:
                 self._rooms[key] = roomy_limit_bytes(1.0, self._spread(index), level)
             return self._searched.context_of(index).limit_bytes * self._rooms[key]
 
-        return RoomyPlans(self._request, limit_bytes, parallel=self._parallel)
+        return RoomyPlans(self._request, limit_bytes, parallel=parallel)
 
     def _usual_limit(self, context: Context, level: float) -> float:
         """The limit of the fastest plan, for a look at all candidates: without what runs said of this plan alone."""

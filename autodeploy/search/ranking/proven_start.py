@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SWAPS: Final = ("selective_swap", "swap_attention", "swap_optimizer", "virtual_optimizer")
 DEGREES: Final[tuple[Axis, ...]] = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
-MOST_MADE: Final = 6
+MOST_MADE: Final = 4
 """Plans that are made: of the candidates that look fastest, one of each outer strategy."""
 
 
