@@ -55,6 +55,7 @@ class Breakdown(Document):
     host_bound_s: float = 0.0
     optimizer_s: float = 0.0
     imbalance_s: float = 0.0
+    uneven_stages_s: Annotated[float, Field(description="compute of this stage beyond that of the mean stage")] = 0.0
     generation_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
     hand_over_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
 
