@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from autodeploy.costs.inputs.context import Context
+    from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.space.feature_choice import FeatureChoice
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.search import AxisValue
@@ -75,6 +76,20 @@ class PartialStrategy:
     context: Context
     ratio: float = 1.0
     beside: Strategy | None = None
+
+    @classmethod
+    def of(cls, prepared: Prepared, strategy: Strategy, known: PlanSet | None) -> PartialStrategy:
+        """The question of a strategy where these plans are known."""
+        beside = known.plans[0].strategy if known is not None and known.plans else None
+        return cls(
+            prepared.spec,
+            strategy,
+            prepared.profile,
+            prepared.choice,
+            prepared.context,
+            prepared.identity.ratio,
+            beside,
+        )
 
     @property
     def axes(self) -> dict[Axis, AxisValue]:
@@ -134,7 +149,7 @@ def explain_partly_given(
     """The best plan that has what is given against the recommended and the fastest one.
 
     It is that of a search with what is given fixed, or the first of the plans found with everything free that has
-    it, whichever is to be expected faster.
+    it, whichever is to be expected faster; of a step of the recommended plan's axes, what the search found of it.
 
     Parameters
     ----------
@@ -145,7 +160,8 @@ def explain_partly_given(
     if not answer.plans:
         return _ruled_out(asked, answer)
     result = answer if best is None else best()
-    plan = _better(answer.plans[0], result, asked.axes)
+    step = next((each for each in result.counterfactuals if each.axes == asked.axes), None)
+    plan = _better(answer.plans[0], result, asked.axes) if step is None else predicted(step.strategy)
     whole = asked.as_given(plan)
     if whole is not None:
         stands = predicted(whole)
