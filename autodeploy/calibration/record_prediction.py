@@ -166,7 +166,7 @@ def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any
         return {}
     if "by_operator" in recompute.modules:
         return {}
-    if record.model.is_moe or record.model.is_mla or not record.strategy.fsdp:
+    if record.model.is_moe or not record.model.attention.own_keys or not record.strategy.fsdp:
         diagnoses.say("/strategy/recompute/modules", "by operator; read as norms and activations")
         return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
     diagnoses.say("/strategy/recompute/modules", "read as by operator, which is what its software has", widens=False)

@@ -83,7 +83,7 @@ def import_document(
         if is_fsdp2_script(text):
             return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
         return import_launch_script(text, variables, name, _stem(filename), base_dir).with_doubts()
-    document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
+    document = load_json(text, constants=True) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     if isinstance(document, Mapping) and is_keyed(document):
         launch = keyed_launch(document, text, variables or {})
         return imported_launch(launch, text, name, _stem(filename)).with_doubts()

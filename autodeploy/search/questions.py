@@ -145,11 +145,8 @@ def _explained(spec: Spec, strategy: Strategy, known: PlanSet | None, *, alone: 
         return why_not_rl(spec, strategy, search=plan, best=others)
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
-        beside = known.plans[0].strategy if known is not None and known.plans else None
         return explain_partly_given(
-            PartialStrategy(
-                spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio, beside
-            ),
+            PartialStrategy.of(prepared, strategy, known),
             search=plan,
             predicted=lambda whole: predict(prepared, whole).plan,
             best=others,

@@ -244,7 +244,7 @@ class Context:
     def adapter_params(self) -> int | None:
         """Parameters of the adapters that a token uses; None where the whole model is trained."""
         on = self.operators
-        if not on.lora_rank:
+        if not on.frozen:
             return None
         return adapter_params(self.model, on.lora_rank, on.lora_targets, active=True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
+from autodeploy.specs.attention import ATTENTION_KINDS
 from autodeploy.specs.diagnostics import MAX_DOUBTS, Diagnostics
 from autodeploy.specs.model import HiddenAct, NormLayout
 from autodeploy.specs.presets import preset_names
@@ -159,10 +160,10 @@ class ImportResult:
         """
         model, strategy = document["model"], document["strategy"]
         named = frozenset(strategy["features"])
+        kinds = [kind.name for kind in ATTENTION_KINDS if kind.field in model] + ["moe"] * ("n_routed_experts" in model)
         run = Run(
             document["training"].get("precision", "bf16"),
-            "n_routed_experts" in model,
-            "kv_lora_rank" in model,
+            frozenset(kinds),
             strategy.get("pp", 1),
             strategy.get("etp") or 1,
             named,

@@ -102,7 +102,7 @@ def _series(name: str) -> str:
 
 
 # The strategy of a launch of MindSpeed-LLM's FSDP2 backend.
-MUON: Final = "muon"
+OPTIMIZERS: Final = ("adamw", "fused_adamw")
 CP_ALGORITHMS: Final = {"ulysses": "ulysses", "ring": "ring", "kvallgather": "ring"}
 TARGET: Final = "mindspeed-llm-fsdp2"
 BATCH: Final = 8  # per_device_train_batch_size, where the file has none
@@ -326,12 +326,9 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
         training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "training.optimizer") or "adamw"
-    if optimizer == MUON:
-        reader.fail(
-            "training.optimizer",
-            Message("common.is_not_modelled_yet", what="Muon"),
-            Message("common.one_of", names="adamw, fused_adamw"),
-        )
+    if optimizer not in OPTIMIZERS:
+        problem = Message("common.is_not_modelled_yet", what=str(optimizer)[:40])
+        reader.fail("training.optimizer", problem, Message("common.one_of", names=", ".join(OPTIMIZERS)))
     if optimizer == "adamw":
         reason = Message("importers.predicted_as", what="fused_adamw")
         reader.log.unmodelled("/training/optimizer", optimizer, reason)

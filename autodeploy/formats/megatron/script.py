@@ -205,7 +205,7 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     total = samples if samples is not None else (steps * batch if steps and batch else None)
     if total and sequence:
         training["tokens"] = float(total * sequence)
-    training |= {"optimizer": "muon"} if read_optimizer(reader) == "muon" else {}
+    training |= {} if (optimizer := read_optimizer(reader)) is None else {"optimizer": optimizer}
     training |= read_tuning(reader, model)
     if training.get("kind") == "dpo" and "tokens" in training:
         training["tokens"] *= SEQUENCES_OF_A_PAIR

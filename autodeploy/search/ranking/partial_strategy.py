@@ -14,7 +14,7 @@ from autodeploy.search.ranking.infeasible import missing_memory
 from autodeploy.search.ranking.nearest_legal import conflict
 from autodeploy.search.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.space.candidates import CHOICES
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.space.rules import where_known
 from autodeploy.space.space import log2_ratio
 from autodeploy.specs.answers import WhyNot
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from autodeploy.costs.inputs.context import Context
+    from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.space.feature_choice import FeatureChoice
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.search import AxisValue
@@ -75,6 +76,20 @@ class PartialStrategy:
     context: Context
     ratio: float = 1.0
     beside: Strategy | None = None
+
+    @classmethod
+    def of(cls, prepared: Prepared, strategy: Strategy, known: PlanSet | None) -> PartialStrategy:
+        """The question of a strategy where these plans are known."""
+        beside = known.plans[0].strategy if known is not None and known.plans else None
+        return cls(
+            prepared.spec,
+            strategy,
+            prepared.profile,
+            prepared.choice,
+            prepared.context,
+            prepared.identity.ratio,
+            beside,
+        )
 
     @property
     def axes(self) -> dict[Axis, AxisValue]:
@@ -134,7 +149,7 @@ def explain_partly_given(
     """The best plan that has what is given against the recommended and the fastest one.
 
     It is that of a search with what is given fixed, or the first of the plans found with everything free that has
-    it, whichever is to be expected faster.
+    it, whichever is to be expected faster; of a step of the recommended plan's axes, what the search found of it.
 
     Parameters
     ----------
@@ -145,7 +160,8 @@ def explain_partly_given(
     if not answer.plans:
         return _ruled_out(asked, answer)
     result = answer if best is None else best()
-    plan = _better(answer.plans[0], result, asked.axes)
+    step = next((each for each in result.counterfactuals if each.axes == asked.axes), None)
+    plan = _better(answer.plans[0], result, asked.axes) if step is None else predicted(step.strategy)
     whole = asked.as_given(plan)
     if whole is not None:
         stands = predicted(whole)
@@ -183,7 +199,7 @@ def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
 def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
     """Which rules leave nothing, or that nothing fits, and what comes nearest."""
     counts, spec = answer.counts, asked.pinned(asked.axes)
-    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, asked.profile)
     context = choice_context(spec, asked.profile, choice)
     if counts.enumerated > sum(counts.rejected.values()):
         late = not answer.reproducible and spec.search.mode == "reproducible"
@@ -231,7 +247,7 @@ def _nearest_with(
 ) -> tuple[tuple[float, float, float], str, float] | None:
     """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
     spec = asked.pinned(kept)
-    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, asked.profile)
     space = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
     fits = np.flatnonzero(space.swept.template_fits)
     seconds = asked.ratio * space.swept.after_recompute_s

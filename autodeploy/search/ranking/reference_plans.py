@@ -23,7 +23,7 @@ from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, st
 from autodeploy.search.ranking.proven_start import proven_start
 from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, recipes_for
 from autodeploy.search.ranking.uncertainty import slopes_of
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.frameworks import UNRESTRICTED, title_of
@@ -61,7 +61,7 @@ def baseline_1f1b(spec: Spec, profile: Profile, context: Context, identity: Iden
     plan = _baseline_1f1b_on(spec, profile, context, identity)
     if plan is not None or spec.cluster.use != "at_most":
         return plan
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     _, *fewer = of_sizes(spec, profile, choice, context)
     starts = (_baseline_1f1b_on(spec, profile, each, identity) for each in fewer)
     return next((plan for plan in starts if plan is not None), None)
@@ -74,7 +74,7 @@ def _baseline_1f1b_on(spec: Spec, profile: Profile, context: Context, identity: 
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
         features=FEATURES,
     )
-    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile, search)
     first, *others = (
         replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
     )
