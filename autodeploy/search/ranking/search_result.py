@@ -334,7 +334,7 @@ def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float |
 
 
 def _relaxation(frontier: SearchState, objective: str) -> str:
-    """Relaxation that the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
+    """Relaxation that the bound of the whole space rests on: of the candidate or plan that has the least."""
     if objective == "peak_memory":
         return Message("ranking.layers_over_stages_in_any_order_everything_freed")
     plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
