@@ -19,10 +19,9 @@ from api.threads import run_submission
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.requests.intake import read_spec
-from autodeploy.service.searches.service import NEWEST
 from autodeploy.service.searches.views import SearchView
 from autodeploy.service.store.base import SEARCH_ID_PATTERN
-from autodeploy.service.store.searches import SORTS, SearchFilter
+from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
 from autodeploy.specs.planset import Status
 
 SORT = f"^-?({'|'.join(SORTS)})$"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunPage
     from autodeploy.service.searches.views import PlanView, SearchSummary, SearchView
     from autodeploy.service.session import Services
-    from autodeploy.service.store.searches import SearchFilter
+    from autodeploy.service.store.search_list import SearchFilter
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.comparison import Comparison

@@ -50,6 +50,50 @@ def upgrade(
     notify("database_at", revision=revision)
 
 
+@app.command()
+def status(lang: Lang = LanguageOption.EN) -> None:
+    """Print as JSON what the database holds and whether its revision is that of this version; exit code 4 if not."""
+    from autodeploy.cli.exits import SERVICE_ERROR
+    from autodeploy.cli.output import json_text, write_report
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import HEAD_REVISION, current_revision
+
+    settings = load_settings()
+    database = Database(settings.database_url)
+    try:
+        revision = current_revision(database)
+        document = {"database": "sqlite" if database.is_sqlite else "postgresql", "revision": revision}
+        document |= {"needed_revision": HEAD_REVISION}
+        is_current = revision == HEAD_REVISION
+        if is_current:
+            document |= _contents(database, settings.worker_alive_s)
+    finally:
+        database.close()
+    write_report(json_text(document), None)
+    if not is_current:
+        raise typer.Exit(SERVICE_ERROR)
+
+
+def _contents(database: Database, alive_s: float) -> dict[str, Any]:
+    """Searches by status, how long the oldest has waited, live workers and their slots, size in bytes."""
+    from autodeploy.service.runner.workers import Workers
+    from autodeploy.service.store.base import now_in
+    from autodeploy.service.store.searches import Searches
+
+    with database.read() as session:
+        now = now_in(session)
+        oldest = Searches(session).oldest_queued_at()
+        live = Workers(session).live(now, alive_s)
+        return {
+            "searches": Searches(session).count_by_status(),
+            "oldest_queued_s": None if oldest is None else max(0.0, (now - oldest).total_seconds()),
+            "live_workers": len(live),
+            "slots": sum(each.slots for each in live),
+            "bytes": database.size_bytes(session),
+        }
+
+
 @app.command(epilog="Example: autodeploy db downgrade 0005")
 def downgrade(
     revision: Annotated[
@@ -130,7 +174,7 @@ def group() -> None:
     """The database."""
 
 
-def read_age(text: str) -> timedelta:
+def read_age(text: str, option: str = "--older-than") -> timedelta:
     """90d -> 90 days.
 
     Raises
@@ -141,7 +185,7 @@ def read_age(text: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
     if match is None:
         message = Message("common.is_not_of_form", value=repr(text), form="NUMBER{h|d|w}")
-        raise SpecError(message, path="--older-than", hint=Message("common.such_as", example="90d"))
+        raise SpecError(message, path=option, hint=Message("common.such_as", example="90d"))
     return timedelta(hours=int(match[1]) * _HOURS[match[2]])
 
 

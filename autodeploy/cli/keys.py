@@ -42,14 +42,18 @@ def create(
     max_time_limit_s: Annotated[
         float | None, typer.Option(min=1, help="longest time limit of a search, in seconds; default: the server's")
     ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="how long it is valid: hours (12h), days (90d) or weeks (8w); default: for ever")
+    ] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Create an API key and print it once; only its hash is stored."""
     from autodeploy.cli.audit import note_here
-    from autodeploy.cli.database import current_database
+    from autodeploy.cli.database import current_database, read_age
     from autodeploy.cli.output import notify, write_report
     from autodeploy.service.callers.access import AccessService
 
+    expires_in = None if expires is None else read_age(expires, "--expires")
     with current_database() as database:
         key, view = AccessService(database).create(
             name,
@@ -59,6 +63,7 @@ def create(
             max_spec_bytes=max_spec_bytes,
             max_running=max_running,
             max_time_limit_s=max_time_limit_s,
+            expires_in=expires_in,
         )
         note_here(database, "key.create", view.id, key=name, of_team=team, scope=scope.value)
     write_report(key, None)
@@ -83,7 +88,7 @@ def logout(
 
 @app.command("ls")
 def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
-    """List the keys: team, scope, last use, whether they are revoked."""
+    """List the keys: team, scope, last use, when they expire, whether they are revoked."""
     from dataclasses import asdict
 
     from autodeploy.cli.database import current_database
@@ -94,7 +99,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
 
     with current_database() as database:
         keys = AccessService(database).list()
-    moments = ("created_at", "last_used_at", "revoked_at")
+    moments = ("created_at", "last_used_at", "expires_at", "revoked_at")
     if output_format is ListFormat.JSON:
         documents = [asdict(k) | {m: iso(t) if (t := getattr(k, m)) else None for m in moments} for k in keys]
         write_report(json_text(documents), None)
@@ -103,7 +108,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
         [k.id, k.name, k.team, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
         for k in keys
     ]
-    names = ("key", "name", "team", "scope", "created", "last_used", "revoked")
+    names = ("key", "name", "team", "scope", "created", "last_used", "expires", "revoked")
     columns = [command_text(language(lang), n) for n in names]
     write_report(table_text(columns, rows), None)
 

@@ -115,6 +115,7 @@ class KeyView:
     max_time_limit_s: float | None
     created_at: datetime
     last_used_at: datetime | None
+    expires_at: datetime | None
     revoked_at: datetime | None
 
 
@@ -137,6 +138,7 @@ class AccessService:
         max_spec_bytes: int | None = None,
         max_running: int | None = None,
         max_time_limit_s: float | None = None,
+        expires_in: timedelta | None = None,
     ) -> tuple[str, KeyView]:
         """A new key, which nobody can show again, and what is stored of it.
 
@@ -147,6 +149,7 @@ class AccessService:
         max_spec_bytes : length of a request's body; None takes AUTODEPLOY_BODY_LIMIT_BYTES, which bounds it too.
         max_running : searches that run at once; None leaves it to the server.
         max_time_limit_s : longest time limit of a search, in seconds; None takes the server's.
+        expires_in : after so long the key is no longer valid; None: only once it is revoked.
 
         Raises
         ------
@@ -174,6 +177,7 @@ class AccessService:
         )
         with self._database.write() as session:
             row.created_at = now_in(session)
+            row.expires_at = None if expires_in is None else row.created_at + expires_in
             row.id = new_key_id(row.created_at)
             ApiKeys(session).add(row)
             return key, _view(row)
@@ -206,7 +210,7 @@ class AccessService:
         row = None
         if KEY.fullmatch(key):
             with self._database.read() as session:
-                row = ApiKeys(session).by_hash(hash_of(key))
+                row = ApiKeys(session).by_hash(hash_of(key), now=now_in(session))
         if row is None:
             with self._lock:
                 self._known.discard(hash_of(key))
@@ -239,10 +243,11 @@ class AccessService:
         Raises
         ------
         UnknownCallerError
-            when it has ended, is older than that, or its key is revoked.
+            when it has ended, is older than that, or its key is revoked or has expired.
         """
         with self._database.read() as session:
-            row = Sessions(session).key_of(hash_of(token), since=now_in(session) - timedelta(seconds=max_age_s))
+            now = now_in(session)
+            row = Sessions(session).key_of(hash_of(token), since=now - timedelta(seconds=max_age_s), now=now)
         if row is None:
             raise _not_valid()
         return self._principal(row)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 
 # The audit log.
+# So many of the newest entries are read for a page before an index is searched.
+WALKED = 4000
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
     """Which entries a list names; None does not restrict."""
@@ -46,15 +50,26 @@ class AuditEntries:
         self.session.flush()
 
     def page(self, where: AuditFilter, *, limit: int, after: str | None = None) -> Sequence[AuditRow]:
-        """Up to `limit` entries, newest first, that come after the entry `after`."""
-        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
-        for name in AuditFilter.__dataclass_fields__:
-            wanted = getattr(where, name)
-            if wanted is not None:
-                query = query.where(getattr(AuditRow, name) == wanted)
-        if after is not None:
-            query = query.where(AuditRow.id < after)
-        return self.session.scalars(query).all()
+        """Up to `limit` entries, newest first, that come after the entry `after`.
+
+        Where the newest do not fill the page, the index that has what the log is filtered by is searched for the rest.
+        """
+        names = [name for name in AuditFilter.__dataclass_fields__ if getattr(where, name) is not None]
+        place = [] if after is None else [AuditRow.id < after]
+        newest = select(AuditRow.id).where(*place).order_by(AuditRow.id.desc()).offset(WALKED).limit(1)
+        end = self.session.scalar(newest) if names and "object_id" not in names else None
+        query = select(AuditRow).where(*place).limit(limit)
+        if end is not None:
+            # Concatenated, a column is no longer one of an index: that of the ids is walked.
+            equal = [getattr(AuditRow, name) + "" == getattr(where, name) for name in names]
+            rows = self.session.scalars(query.where(*equal, AuditRow.id >= end).order_by(AuditRow.id.desc())).all()
+            if len(rows) == limit:
+                return rows
+        equal = [getattr(AuditRow, name) == getattr(where, name) for name in names]
+        order = AuditRow.id if end is None else AuditRow.id + ""
+        ids = select(AuditRow.id).where(*place, *equal).order_by(order.desc()).limit(limit)
+        found = self.session.scalars(ids).all()
+        return self.session.scalars(select(AuditRow).where(AuditRow.id.in_(found)).order_by(AuditRow.id.desc())).all()
 
 
 # Where a change comes from that was made at the database's own machine.
