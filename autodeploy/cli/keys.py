@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -104,13 +107,17 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
         documents = [asdict(k) | {m: iso(t) if (t := getattr(k, m)) else None for m in moments} for k in keys]
         write_report(json_text(documents), None)
         return
+    days = {"created_at", "expires_at"}  # without the hour, for the width of a terminal
     rows = [
-        [k.id, k.name, k.team, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
-        for k in keys
+        [k.id, k.name, k.team, k.scope, *(_moment(getattr(k, m), hour=m not in days) for m in moments)] for k in keys
     ]
     names = ("key", "name", "team", "scope", "created", "last_used", "expires", "revoked")
     columns = [command_text(language(lang), n) for n in names]
     write_report(table_text(columns, rows), None)
+
+
+def _moment(moment: datetime | None, *, hour: bool) -> str:
+    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M}" if hour else f"{moment:%Y-%m-%d}"
 
 
 @app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")

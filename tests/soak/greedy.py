@@ -58,7 +58,9 @@ def greedy(url: str, key: str, over: threading.Event) -> Counter[int]:
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=120) as client:
             while not over.is_set():
                 try:
-                    statuses[ask(client).status_code] += 1
+                    answer = ask(client)
+                    if not over.is_set():  # the service may be told to stop then
+                        statuses[answer.status_code] += 1
                 except httpx.TransportError:
                     statuses[0] += 1
 
