@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import event
 
-from autodeploy.service.callers.audit import AuditEntries, AuditFilter
+from autodeploy.service.requests.callers import AuditEntries, AuditFilter
 from autodeploy.service.store import search_list
 from autodeploy.service.store.base import new_search_id
-from autodeploy.service.store.fair_order import Waiting
 from autodeploy.service.store.keys import ApiKeys
 from autodeploy.service.store.queue import Queue
-from autodeploy.service.store.queue_state import used_s
+from autodeploy.service.store.queue_state import Waiting, used_s
 from autodeploy.service.store.search_list import SORTS, SearchFilter, page
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import SearchRow
@@ -119,7 +118,7 @@ def test_counts_claims_and_reuse_have_their_indexes(filled: Database) -> None:
 
 
 def test_the_audit_log_has_an_index_of_its_filters(filled: Database, monkeypatch) -> None:
-    monkeypatch.setattr("autodeploy.service.callers.audit.WALKED", 0)
+    monkeypatch.setattr("autodeploy.service.requests.callers.WALKED", 0)
     with filled.read() as session, plans_of(session) as plans:
         for said in ({}, {"action": "x"}, {"author": "ann"}, {"team": "red", "author": "ann"}, {"object_id": "y"}):
             AuditEntries(session).page(AuditFilter(**said), limit=5)

@@ -97,7 +97,12 @@ def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
 def test_pages_are_the_sorted_history(
     database: Database, monkeypatch: pytest.MonkeyPatch, few: int, walked: int
 ) -> None:
-    for name, value in (("MAX_TAGGED_LOOKUPS", few), ("WALKED_NEWEST", walked), ("WALKED_FIGURES", walked)):
+    for name, value in (
+        ("MAX_TAGGED_LOOKUPS", few),
+        ("WALKED_NEWEST", walked),
+        ("WALKED_FIGURES", walked),
+        ("MAX_WORDS", walked // 3),
+    ):
         monkeypatch.setattr(search_list, name, value)
     known = fill(database)
     for name in SORTS:

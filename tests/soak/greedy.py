@@ -21,7 +21,7 @@ import httpx
 
 from autodeploy.kit.logs import configure_logging
 from autodeploy.kit.settings import Settings
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
 from tests.faults.ledger import SPEC

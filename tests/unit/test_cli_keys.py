@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.cli import main
-from autodeploy.cli.database import read_age
+from autodeploy.cli.administration import read_age
 from autodeploy.kit.errors import NotFoundError, UnknownCallerError
-from autodeploy.service.callers.access import ANYONE, KEY, SCOPES, AccessService, Principal
+from autodeploy.service.requests.callers import ANYONE, KEY, SCOPES, AccessService, Principal
 from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.database import Database
 

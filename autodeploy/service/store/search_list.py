@@ -50,6 +50,8 @@ WALKED_NEWEST, WALKED_FIGURES = 8000, 2000
 MAX_TAGGED_LOOKUPS = 4000
 # A word that so many have is rare: they are looked up, too.
 MAX_RARE = 500
+# So many words are listed one by one, in the order of words.
+MAX_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,34 +158,60 @@ def _order(session: Session, where: SearchFilter, sort: str, after: str | None) 
 
 
 def _ids(session: Session, where: SearchFilter, order: _Order, limit: int) -> list[str]:
-    if order.by_word and len(found := _of_first_word(session, where, order, limit)) == limit:
+    found, complete = (
+        _first_words(session, where, order, limit) if order.by_word else _first(session, where, order, limit)
+    )
+    if complete:
         return found
-    tagged = select(TagRow.search_id).where(TagRow.tag == where.tag)
-    if where.tag is not None and _is_few(session, tagged, MAX_TAGGED_LOOKUPS):
-        return _gathered(session, [*_filters(where), SearchRow.id.in_(tagged)], order, limit)
-    if not order.by_word:
-        found, complete = _walked(session, where, order, limit)
-        if complete:
-            return found
-    is_rare = any(_is_few(session, select(SearchRow.id).where(each), MAX_RARE) for each in _words(session, where))
-    conditions = [*_filters(where, unindexed=is_rare), *(_words(session, where) if is_rare else ())]
+    conditions = _filters(where)
     if where.tag is not None:
         conditions.append(_is_tagged(where.tag))
     return _gathered(session, conditions, order, limit)
 
 
-def _of_first_word(session: Session, where: SearchFilter, order: _Order, limit: int) -> list[str]:
-    """The page as far as its first word goes, which many rows have: those of a list that is filtered by it."""
+def _first(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
+    """The page, from the rows of what is rare or the beginning of the order, and whether that is all of it."""
+    tagged = select(TagRow.search_id).where(TagRow.tag == where.tag)
+    if where.tag is not None and _is_few(session, tagged, MAX_TAGGED_LOOKUPS):
+        return _gathered(session, [*_filters(where), SearchRow.id.in_(tagged)], order, limit), True
+    found, complete = _walked(session, where, order, limit)
+    words = _words(session, where)
+    if not complete and any(_is_few(session, select(SearchRow.id).where(each), MAX_RARE) for each in words):
+        tags = [] if where.tag is None else [_is_tagged(where.tag)]
+        return _gathered(session, [*_filters(where, unindexed=True), *words, *tags], order, limit), True
+    return found, complete
+
+
+def _first_words(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
+    """The same in an order of words: the lists of the first words, one after the other."""
     (name,) = (name for name, column in WORDS.items() if column is order.column)
-    word = getattr(where, name)
-    if word is None and order.after is not None:
-        word = order.after[0]
-    if word is None and order.column is SearchRow.status:
-        word = (max if order.down else min)(STATUSES)
-    if word is None:
-        word = session.scalar(select((func.max if order.down else func.min)(_word(order.column))))
+    wanted = getattr(where, name)
+    found: list[str] = []
     after = None if order.after is None else order.after[-1:]
-    return _ids(session, replace(where, **{name: word}), _Order(SearchRow.id, order.down, after), limit)
+    word = wanted or (order.after[0] if order.after else _next_word(session, order, None))
+    for _ in range(MAX_WORDS):
+        if word is None:
+            return found, True
+        by_id = _Order(SearchRow.id, order.down, after)
+        more, complete = _first(session, replace(where, **{name: word}), by_id, limit - len(found))
+        found += more
+        if not complete or wanted is not None or len(found) == limit:
+            return found, complete
+        word, after = _next_word(session, order, word), None
+    return found, False
+
+
+def _next_word(session: Session, order: _Order, word: str | None) -> str | None:
+    """The one after it, or the first."""
+    if order.column is SearchRow.status:
+        words = sorted(STATUSES, reverse=order.down)
+        return next((each for each in words if word is None or (each < word if order.down else each > word)), None)
+    column = _word(order.column)
+    query = select(func.max(column) if order.down else func.min(column))
+    if word is not None:
+        query = query.where(column < word if order.down else column > word)
+    found: str | None = session.scalar(query)
+    return found
 
 
 def _filters(where: SearchFilter, *, unindexed: bool = False) -> list[ColumnElement[bool]]:

@@ -23,7 +23,6 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from autodeploy.service.store.base import Base
-from autodeploy.service.store.fair_order import LENGTHS_S, SHORT_S
 
 # The tables of API keys and of browsers that logged in with one.
 DEFAULT_TEAM = "default"
@@ -246,8 +245,12 @@ CONTENT_DIGITS = 8
 CONTENT = f"substr(spec_hash, 1, {CONTENT_DIGITS})"
 # Conditions of partial indexes, word for word as queries have to say them.
 QUEUED, RUNNING = text("status = 'queued'"), text("status = 'running'")
+SHORT_S = 30.0
+"""A slot is kept for searches that are expected to take less."""
+LENGTHS_S = (1.0, 2.0, 4.0, 8.0, 15.0, SHORT_S, 60.0, 120.0, 240.0, 480.0, 960.0)
+"""Searches between two of these count as equally long: an expectation is no better than that."""
 # Searches that wait and are alike to the order of the queue: of one key, origin, length and version. The letters are
-# places among `fair_order.LENGTHS_S`; None counts as a length of SHORT_S.
+# places among LENGTHS_S; None counts as a length of SHORT_S.
 _LETTERS = " ".join(
     f"WHEN coalesce(expected_s, {SHORT_S}) < {bound_s} THEN '{chr(97 + place)}'"
     for place, bound_s in enumerate(LENGTHS_S)
