@@ -149,7 +149,7 @@ def test_manifests_are_valid(manifests):
     validator = Draft7Validator(schema)
     for manifest in manifests:
         assert [error.message for error in validator.iter_errors(manifest)] == []
-        assert list(validator.iter_errors(manifest | {"kind": "Deploiment"}))
+        assert list(validator.iter_errors(manifest | {"kind": "Deployments"}))
     assert {(each["apiVersion"], each["kind"]) for each in manifests} == MANIFESTS
     server = next(each for each in manifests if each["metadata"]["name"] == "autodeploy-server")
     (container,) = server["spec"]["template"]["spec"]["containers"]

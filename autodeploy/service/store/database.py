@@ -190,7 +190,7 @@ class Database:
         self._refused_s = now_s
 
     def size_bytes(self, session: Session) -> int:
-        """What the database takes on its disk."""
+        """Bytes of the database on its disk."""
         sqlite = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         query = sqlite if self.is_sqlite else "SELECT pg_database_size(current_database())"
         return int(session.execute(text(query)).scalar_one())

@@ -56,7 +56,7 @@ MAX_WORDS = 10
 
 @dataclass(frozen=True, slots=True)
 class SearchFilter:
-    """Which searches a list names; None does not restrict. `author`: the name of the key that asked for it."""
+    """Searches that a list names; None does not restrict. `author`: the name of the key that asked for it."""
 
     model: str | None = None
     profile: str | None = None
@@ -96,7 +96,7 @@ class _Order:
 
     @property
     def ties(self) -> tuple[Any, ...]:
-        """What orders equal values; an index of a figure has the moment, which is shorter than an id."""
+        """Columns that order equal values; an index of a figure has the moment, which is shorter than an id."""
         return (SearchRow.id,) if self.by_id or self.by_word else (SearchRow.created_at, SearchRow.id)
 
     @property
@@ -257,7 +257,7 @@ def _is_few(session: Session, ids: Select[Any], most: int) -> bool:
 
 
 def _walked(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
-    """What the beginning of the order has for the page, and whether that is all that belongs there."""
+    """The beginning of the order as far as the page goes, and whether that is all that belongs there."""
     filters = _filters(where, unindexed=True)
     if order.by_id:
         return _walked_by_creation(session, where, filters, order, limit)
