@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from autodeploy.analysis.witness.toy import toy_launch
 from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.kit.errors import SpecError
 from tests.witness.records import compared, records
+from tests.witness.saved import FUNCTIONS, saved_by_stand_ins, written
 
 pytestmark = pytest.mark.unit
 RECORDS = records()
@@ -27,7 +29,9 @@ RECORDS = records()
 def test_predictions_differ_from_what_was_seen_only_where_the_record_says(record):
     prediction = record.prediction()
     for stage in record.stages:
-        found = tuple(row.name for row in compared(prediction, stage) if row.verdict == "differs")
+        found = tuple(
+            row.name for row in compared(prediction, stage, real_widths=record.real_widths) if row.verdict == "differs"
+        )
         assert found == stage.differs, stage.counts.stage
 
 
@@ -102,7 +106,7 @@ KEPT = {"num_layers": 8, "global_batch_size": 64, "num_attention_heads": 32}
 )
 def test_gradients_may_differ_by_the_padding_of_buckets_alone(seen, verdict):
     predicted = Counts(stage=0, gradient_bytes=1000)
-    rows = differences(predicted, Counts(stage=0, gradient_bytes=seen), 4, "")
+    rows = differences(predicted, Counts(stage=0, gradient_bytes=seen), 4, "", real_widths=False)
     assert {row.name: row.verdict for row in rows}["gradient_bytes"] == verdict
 
 
@@ -111,7 +115,7 @@ def test_one_message_more_or_less_is_a_difference(calls):
     def counts(number: int) -> Counts:
         return Counts(stage=1, messages=(Message(group="ep", operation="all_to_all", size_bytes=64, calls=number),))
 
-    rows = {row.name: row.verdict for row in differences(counts(4), counts(calls), 0, "")}
+    rows = {row.name: row.verdict for row in differences(counts(4), counts(calls), 0, "", real_widths=False)}
     assert rows["ep all_to_all 64"] == ("equal" if calls == 4 else "differs")
 
 
@@ -189,3 +193,24 @@ def test_a_program_that_answers_nothing_says_why(tmp_path):
     request = json.loads((Path(tmp_path) / "request3.json").read_text())
     assert request["rank"] == 3
     assert "--mock-data" in request["argv"]
+
+
+SAVED = saved_by_stand_ins()
+
+
+def test_every_stand_in_that_saves_has_its_source_on_record():
+    assert SAVED.keys() <= FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_stand_in_saves_what_its_source_saves(name):
+    function = FUNCTIONS[name]
+    pairs, nothing, more = (function.get(key, {}) for key in ("saves", "nothing", "more"))
+    assert set(written(function)) == pairs.keys() | nothing.keys()
+    if name in SAVED:
+        own = [part.strip() for value in pairs.values() for part in re.split(r",(?![^(]*\))", value)]
+        assert sorted([*own, *more]) == sorted(SAVED[name])
+    else:  # of several functions: each with what it saves
+        for value in pairs.values():
+            part, _, saved = value.partition(" ")
+            assert saved in next(names for of, names in SAVED.items() if of.endswith(f".{part}"))

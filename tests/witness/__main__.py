@@ -37,7 +37,7 @@ def script_of(document: dict[str, Any]) -> str:
     """The exported launch of a spec with a strategy."""
     spec = read_spec_document(document)
     plan = planner.estimate(spec)
-    found = plan_set_of_one(factories.plan_set(), spec, plan, spec.search.objective)
+    found = plan_set_of_one(factories.plan_set().search, spec, plan, spec.search.objective)
     text = export(found, plan, spec.search.target).text
     # A launch for Megatron-LM main without this one makes a mask of sequence x sequence for every sample.
     if (
@@ -48,13 +48,22 @@ def script_of(document: dict[str, Any]) -> str:
     return text
 
 
+def _shortened(document: dict[str, Any]) -> dict[str, Any]:
+    """The spec with a batch that fills the pipeline: what passes keep grows no more after that."""
+    strategy, training = document["strategy"], document["training"]
+    replicas = document["cluster"]["num_npus"] // (strategy["tp"] * strategy["pp"] * strategy.get("cp", 1))
+    rounds = 2 if strategy.get("vpp", 1) > 1 else 1
+    batch = min(training["global_batch_size"], rounds * strategy["pp"] * replicas)
+    return {**document, "training": {**training, "global_batch_size": batch}}
+
+
 def judge() -> None:
     """Holds all records against what is predicted today, without running anything."""
     for one in records():
         prediction = one.prediction()
         stages = []
         for stage in one.stages:
-            rows = [row for row in compared(prediction, stage) if row.verdict == "differs"]
+            rows = [row for row in compared(prediction, stage, real_widths=one.real_widths) if row.verdict == "differs"]
             for row in rows:
                 told = f"{row.name}: predicted {row.predicted[:40]}, seen {row.seen[:40]}"
                 print(f"{one.name} stage {stage.counts.stage} {told}", flush=True)
@@ -62,11 +71,11 @@ def judge() -> None:
         replace(one, stages=tuple(stages)).write()
 
 
-def record(name: str, document: dict[str, Any], trees: Path, python: str) -> bool:
-    """Runs and records a plan; whether every stage ran."""
-    launch = launch_of(import_document(script_of(document), f"{name}.sh"))
+def record(name: str, document: dict[str, Any], trees: Path, python: str, *, real: bool) -> bool:
+    """Runs and records a plan, at toy widths or its own; whether every stage ran."""
+    launch = launch_of(import_document(script_of(_shortened(document) if real else document), f"{name}.sh"))
     release = verify.release_of_launch(launch)
-    toy, prediction = verify.toy_prediction(launch, release.name)
+    toy, prediction = verify.toy_prediction(launch, release.name, real_widths=real)
     components = {key: part.commit for key, part in release.components.items()}
     given = {key: trees / f"{key}-{commit[:8]}" for key, commit in components.items()}
     run.refuse_missing(python, given)
@@ -79,14 +88,15 @@ def record(name: str, document: dict[str, Any], trees: Path, python: str) -> boo
                 print(f"{name} stage {stage}: {answer['error']} ({answer['where']})", flush=True)
                 return False
             one = Stage(seen.seen_counts(answer, stage), answer["padding_bytes"], ())
-            rows = [row for row in compared(prediction, one) if row.verdict == "differs"]
+            rows = [row for row in compared(prediction, one, real_widths=real) if row.verdict == "differs"]
             print(f"{name} stage {stage}, {seconds:.0f} s: {len(rows)} differ", flush=True)
             for row in rows:
                 print(f"    {row.name}: predicted {row.predicted[:60]}, seen {row.seen[:60]}", flush=True)
             stages.append(Stage(one.counts, one.padding_bytes, tuple(row.name for row in rows)))
     script = verify.marked_script(toy, launch, release.name).splitlines()
-    command = f"python -m tests.witness --trees DIR --python PYTHON {name}"
-    Record(name, release.name, components, answer["torch"], command, tuple(script), tuple(stages)).write()
+    command = f"python -m tests.witness --trees DIR --python PYTHON {'--real-widths ' * real}{name}"
+    label = f"{name}_real" if real else name
+    Record(label, release.name, components, answer["torch"], command, tuple(script), tuple(stages), real).write()
     return True
 
 
@@ -96,6 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--trees", type=Path)
     parser.add_argument("--judge", action="store_true", help="run nothing: hold the records against the model")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--real-widths", action="store_true", help="tensors of true sizes without numbers")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args(argv)
     if given.judge:
@@ -105,7 +116,11 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--trees is needed to run a framework")
     plans = load_shipped_yaml(PLANS.read_text(encoding="utf-8"))
     wanted = given.names or list(plans)
-    return 0 if all([record(name, plans[name], given.trees, given.python) for name in wanted]) else 1
+    return (
+        0
+        if all([record(name, plans[name], given.trees, given.python, real=given.real_widths) for name in wanted])
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -57,10 +57,12 @@ class Prediction:
     def counts(self, stage: int) -> Counts:
         """All counts of a stage."""
         memory = self.found.estimate.memory
-        dense, experts = (self.placed.chunk_sums(f"cost.{kind}_params")[stage] for kind in ("dense", "expert"))
+        dense, experts, frozen_bytes = (
+            self.placed.chunk_sums(f"cost.{name}")[stage] for name in ("dense_params", "expert_params", "frozen_bytes")
+        )
         return Counts(
             stage=stage,
-            parameters=_whole(dense + experts),
+            parameters=_whole(dense + experts + frozen_bytes / ELEMENT_BYTES),
             expert_parameters=_whole(experts),
             weight_bytes=round(memory["weights"][stage]),
             gradient_bytes=round(memory["gradients"][stage]),

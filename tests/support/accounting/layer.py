@@ -467,10 +467,28 @@ def _grouped(a: Account, heads: float) -> None:
     if r.qk_norm:
         normed = 2 * tokens * (heads + keys) * r.head_dim
         a.vector("qk_norm", "attention", 2 * normed, 3 * normed, 2)
+        if _one_product(r):
+            # Queries are an array of their own where groups have several; of keys the whole product is kept, which is
+            # there anyway where attention reads slices of it.
+            normed = 2 * tokens * heads * r.head_dim if heads > keys else 0
+            normed += 2 * tokens * width if r.copies_heads else 0
         a.keep("qk_norm_in", normed)
+    if not r.learned_position_embeddings:
+        _tables(a, r.head_dim)
     a.dense_params += r.hidden_size * width
     if r.qk_norm:
         a.dense_params += 2 * r.head_dim
+
+
+def _one_product(r: Run) -> bool:
+    """Queries, keys and values come from one product: not in PyTorch's own models, nor in MindFormers'."""
+    return not r.on & {"torch_fsdp2", "graph_mode"}
+
+
+def _tables(a: Account, width: float) -> None:
+    """Cosine and sine of each position, for queries and for keys: of every layer but where a kernel keeps angles."""
+    if _one_product(a.run) and (a.run.copies_heads or "unfused_rotary" in a.run.on):
+        a.keep("rotary_tables", 2 * 2 * 2 * a.run.seq / a.d.cp * width)
 
 
 def _latent(a: Account, heads: float) -> None:
@@ -492,6 +510,7 @@ def _latent(a: Account, heads: float) -> None:
     rows = tokens if keeps_gathered(r) else local
     read = 0 if r.lora_rank else rows * (q_rank + kv_rank + rope) * 2  # frozen, they read nothing again
     a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + read)
+    _tables(a, rope)
     a.keep("latent_q", 2 * tokens * heads * (nope + rope))
     a.keep("latent_kv", 2 * tokens * heads * (nope + rope + kept_value))
     _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))
