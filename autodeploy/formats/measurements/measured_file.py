@@ -7,22 +7,21 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.measurements.benchmark_tables import (
-    is_collective_table,
-    is_gemm_table,
-    read_collective_table,
-    read_gemm_table,
-)
-from autodeploy.formats.measurements.measured_text import (
     MAX_TEXT_BYTES,
     TableRow,
     bad_line,
+    is_collective_table,
+    is_gemm_table,
     lines_of,
     number,
     positive,
+    read_collective_table,
+    read_gemm_table,
     refuse_long_table,
     steady,
     table_rows,
     whole,
+    within_documents,
 )
 from autodeploy.formats.measurements.profiler_tables import is_step_trace, read_step_trace
 from autodeploy.kit.errors import SpecError
@@ -291,6 +290,7 @@ def read_measured_file(path: Path, *, op: str | None = None, ranks: int | None =
         return read_measured_text(text, op=op, ranks=ranks)
 
 
+@within_documents()
 def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = None) -> tuple[MeasuredRun, ...]:
     """The runs in a text, of whichever kind it is.
 
