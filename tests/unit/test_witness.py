@@ -125,6 +125,33 @@ def test_gradients_may_differ_by_the_padding_of_buckets_alone(seen, verdict):
     assert {row.name: row.verdict for row in rows}["gradient_bytes"] == verdict
 
 
+@given(
+    hidden=st.sampled_from([2048, 5120, 7168]),
+    sequence=st.sampled_from([4096, 32768]),
+    vocabulary=st.integers(1000, 200000),
+)
+def test_at_real_widths_nothing_that_a_prediction_reads_changes(hidden, sequence, vocabulary):
+    flags = {"hidden_size": hidden, "seq_length": sequence, "vocab_size": vocabulary}
+    toy = toy_launch(read_launch_script(script(**flags)), 16, {}, real_widths=True)
+    assert {name: toy.model[f"--{name.replace('_', '-')}"] for name in flags} == {
+        n: (str(v),) for n, v in flags.items()
+    }
+    assert "--kv-channels" not in toy.argv
+
+
+@pytest.mark.parametrize(
+    ("seen", "kept", "total"),
+    [(1000, "equal", "equal"), (971, "close", "close"), (970, "differs", "close"), (900, "differs", "differs")],
+)
+def test_what_passes_keep_is_compared_at_real_widths_alone(seen, kept, total):
+    predicted = Counts(stage=0, weight_bytes=100, kept_bytes=1000)
+    counts = Counts(stage=0, weight_bytes=100, kept_bytes=seen)
+    rows = {row.name: row.verdict for row in differences(predicted, counts, 0, "", real_widths=True)}
+    assert (rows["kept_bytes"], rows["total_bytes"]) == (kept, total)
+    rows = {row.name: row.verdict for row in differences(predicted, counts, 0, "", real_widths=False)}
+    assert rows.keys() & {"kept_bytes", "total_bytes"} == set()
+
+
 @pytest.mark.parametrize("calls", [0, 1, 3, 4, 5, 100])
 def test_one_message_more_or_less_is_a_difference(calls):
     def counts(number: int) -> Counts:
