@@ -61,7 +61,9 @@ def judge() -> None:
         replace(one, stages=tuple(stages)).write()
 
 
-def record(name: str, document: dict[str, Any], trees: Path, python: str, *, real: bool) -> bool:
+def record(
+    name: str, document: dict[str, Any], trees: Path, python: str, named: set[int] | None, *, real: bool
+) -> bool:
     """Runs and records a plan, at toy widths or its own; whether every stage ran."""
     launch = launch_of(import_document(script_of(_shortened(document) if real else document), f"{name}.sh"))
     release = verify.release_of_launch(launch)
@@ -71,7 +73,7 @@ def record(name: str, document: dict[str, Any], trees: Path, python: str, *, rea
     run.refuse_missing(python, given)
     stages = []
     with tempfile.TemporaryDirectory() as folder:
-        for stage in sorted({0, prediction.stages // 2, prediction.stages - 1}):
+        for stage in sorted({0, prediction.stages // 2, prediction.stages - 1} if named is None else named):
             rank = stage * (toy.ranks // prediction.stages)
             answer, seconds = run.run_rank(toy, given, rank, python=python, folder=Path(folder), timeout_s=TIMEOUT_S)
             if answer["error"]:
@@ -97,6 +99,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--judge", action="store_true", help="run nothing: hold the records against the model")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--real-widths", action="store_true", help="tensors of true sizes without numbers")
+    parser.add_argument(
+        "--stage", type=lambda word: {int(word)}, help="this one alone; else the first, a middle, the last"
+    )
     parser.add_argument("names", nargs="*")
     given = parser.parse_args(argv)
     if given.judge:
@@ -108,7 +113,12 @@ def main(argv: list[str] | None = None) -> int:
     wanted = given.names or list(plans)
     return (
         0
-        if all([record(name, plans[name], given.trees, given.python, real=given.real_widths) for name in wanted])
+        if all(
+            [
+                record(name, plans[name], given.trees, given.python, given.stage, real=given.real_widths)
+                for name in wanted
+            ]
+        )
         else 1
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,19 +102,21 @@ def verify(
     wanted = sorted({0, count // 2, count - 1}) if stages is None else list(stages)
     if wrong := [stage for stage in wanted if not 0 <= stage < count]:
         raise SpecError(Message("common.is_outside", value=str(wrong[0]), range=f"0-{count - 1}"), path="--stages")
+
+    def reported(stage: int) -> StageReport:
+        rank = stage * (toy.ranks // count)
+        answer, seconds = run_rank(toy, given, rank, python=python, folder=Path(folder), timeout_s=TIMEOUT_S)
+        report = StageReport(stage=stage, rank=rank, seconds=round(seconds, 1))
+        if answer["error"]:
+            return report.model_copy(update={"error": answer["error"], "where": answer["where"] or ""})
+        predicted, seen = prediction.counts(stage), seen_counts(answer, stage)
+        by = STAND_INS["mindspeed" in given]
+        rows = differences(predicted, seen, answer["padding_bytes"], by, real_widths=real_widths)
+        return report.model_copy(update={"numbers": rows, "unpredicted": unpredicted(predicted, seen)})
+
     reports = []
-    with tempfile.TemporaryDirectory() as folder:
-        for stage in wanted:
-            rank = stage * (toy.ranks // count)
-            answer, seconds = run_rank(toy, given, rank, python=python, folder=Path(folder), timeout_s=TIMEOUT_S)
-            report = StageReport(stage=stage, rank=rank, seconds=round(seconds, 1))
-            if answer["error"]:
-                report = report.model_copy(update={"error": answer["error"], "where": answer["where"] or ""})
-            else:
-                predicted, seen = prediction.counts(stage), seen_counts(answer, stage)
-                by = STAND_INS["mindspeed" in given]
-                rows = differences(predicted, seen, answer["padding_bytes"], by, real_widths=real_widths)
-                report = report.model_copy(update={"numbers": rows, "unpredicted": unpredicted(predicted, seen)})
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for report in pool.map(reported, wanted):  # each waits for a process of its own
             told(report)
             reports.append(report)
     return WitnessReport(

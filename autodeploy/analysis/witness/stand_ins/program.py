@@ -204,7 +204,8 @@ def _states(model: dict[str, Any]) -> dict[str, Any]:
         for buffer in (*_buffers(chunk, "buffers"), *_buffers(chunk, "expert_parallel_buffers"))
     }
     gradients = sum(nbytes(buffer.grad_data) for buffer in buffers.values())
-    used = sum(nbytes(p.main_grad) for chunk in model["chunks"] for p in chunk.parameters() if hasattr(p, "main_grad"))
+    own = {id(p): p for chunk in model["chunks"] for p in chunk.parameters() if hasattr(p, "main_grad")}
+    used = sum(nbytes(p.main_grad) for p in own.values())
     optimizer = model["optimizer"]
     for one in getattr(optimizer, "chained_optimizers", None) or [optimizer]:
         inner = getattr(one, "optimizer", None)
