@@ -140,6 +140,7 @@ def operator_features(
         expert_accumulation_bytes=_accumulation_bytes(training, features, apart=expert_sums_apart(features)),
         added_bytes=None if "torch_fsdp2" in features else ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
+        weighted_experts="weighted_experts" in features,
         keeps_gathered=bool({"graph_mode", "torch_fsdp2"} & features),
         norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,
         element_bytes=4.0 if full else 2.0,
@@ -151,6 +152,7 @@ def operator_features(
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
+        joins_heads=not {"graph_mode", "torch_fsdp2"} & features,
         slices_heads=not ascend and "torch_loss" not in features,  # torchtitan has three projections
         cuts_latents=release is not None and release.cuts_latents,
         torch_modules="torch_fsdp2" in features,

@@ -265,6 +265,7 @@ class OperatorFeatures:
     expert_accumulation_bytes: float = 0.0  # of an expert's weight gradient
     added_bytes: float | None = None  # of a weight gradient by its own product, where that adds to the sum
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
+    weighted_experts: bool = False  # rows return from the experts weighted, inside the activation's kernel
     logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
     loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
     loss_chunk: float = 0.0  # tokens of which the loss is computed at a time, gradients with it; 0: all
@@ -275,6 +276,7 @@ class OperatorFeatures:
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts
     cuts_latents: bool = False  # down projections of latent attention are cut over tensor-parallel ranks
     copies_heads: bool = False  # attention kernels take whole arrays, not slices of the joined projection
+    joins_heads: bool = False  # queries, keys and values are slices of one product
     slices_heads: bool = False  # attention kernels take slices of the joined projection
     fused_cross_entropy: bool = False
     dropout: bool = False

@@ -33,7 +33,7 @@ class Step:
     """
 
     axis: Axis
-    axes: Mapping[Axis, int | str]
+    axes: dict[str, int | str]
     index: int
 
 
@@ -60,8 +60,9 @@ def steps_from(searched: SearchSpace, first: Solved) -> list[Step]:
         if near:
             at = rows[np.isin(values, near)]
             index = int(at[seconds[at].argmin()])
-            kept = {name: _plain(own[name]) for name in columns if name not in free}
-            step = Step(axis, kept | {axis: int(getattr(candidates, axis)[index])}, index)
+            axes: dict[str, int | str] = {name: _plain(own[name]) for name in columns if name not in free}
+            axes[axis] = int(getattr(candidates, axis)[index])
+            step = Step(axis, axes, index)
             found.append((float(seconds[index]), step))
     found.sort(key=lambda each: (-each[0], STEPPED.index(each[1].axis)))
     return [step for _, step in found[:MOST]]
