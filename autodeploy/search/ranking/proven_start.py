@@ -20,7 +20,7 @@ from autodeploy.search.ranking.plans import plans_of_solved
 from autodeploy.search.ranking.uncertainty import memory_spread_of, roomy_limit_bytes
 from autodeploy.search.ranking.unproven import unproven_axes
 from autodeploy.space.candidates import DISPATCHERS
-from autodeploy.space.feature_choice import always_on, choose_features
+from autodeploy.space.feature_choice import always_on, choice_of
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.search import Axis, AxisValue, SearchSpec
 from autodeploy.stack.features import FEATURES
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SWAPS: Final = ("selective_swap", "swap_attention", "swap_optimizer", "virtual_optimizer")
 DEGREES: Final[tuple[Axis, ...]] = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
-MOST_MADE: Final = 6
+MOST_MADE: Final = 4
 """Plans that are made: of the candidates that look fastest, one of each outer strategy."""
 
 
@@ -46,7 +46,7 @@ def proven_start(spec: Spec, profile: Profile, context: Context, identity: Ident
     It obeys the target's rules, not what the spec fixes or asks of its plans; where cards may stay idle, on the number
     of cards that is fastest. None where there is none.
     """
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     sizes = of_sizes(spec, profile, choice, context)
     found = [plan for each in sizes if (plan := _on_cards(spec, profile, each, identity)) is not None]
     return min(found, key=lambda plan: plan.step_time_s, default=None)
@@ -63,7 +63,7 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
         features=dict.fromkeys(sorted(off), "off"),
         memory_limit_gib=spec.search.memory_limit_gib,
     )
-    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile, search)
     free = spec.model_copy(update={"search": search})
     context = choice_context(free, profile, choice, num_npus=context.num_npus, global_batch=context.global_batch)
     search = search.model_copy(update={"allow": _proven_axes(search, context, profile, choice)})
@@ -77,20 +77,26 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
     rows = rows[unproven_axes(candidates.take(rows), context) == 0] if len(rows) else rows
     if not len(rows):
         return None
+    kept = candidates.take(rows)
+    used = swept.used[rows]
     request = SearchRequest(
-        candidates, swept.sweep, lambda index: features[int(swept.used[index])], 1, 0.0, budget(search), swept.costs
+        kept,
+        swept.sweep.take(rows),
+        lambda index: features[int(used[index])],
+        1,
+        0.0,
+        budget(search),
+        swept.costs.take(rows),
     )
 
     def limit_bytes(index: int) -> float:
         used = request.contexts(index)
-        return roomy_limit_bytes(used.limit_bytes, memory_spread_of(candidates.take(slice(index, index + 1)), used))
+        return roomy_limit_bytes(used.limit_bytes, memory_spread_of(kept.take(slice(index, index + 1)), used))
 
-    picks = first_of_each(rows, swept.sweep.after_recompute_s[rows], request.outer, MOST_MADE)
+    picks = first_of_each(np.arange(len(rows)), request.swept.after_recompute_s, request.outer, MOST_MADE)
     made = RoomyPlans(request, limit_bytes, parallel=False).plans(picks)
     for solved in sorted(made, key=lambda each: (each.solution.step_s, each.index)):
         (plan,) = plans_of_solved([solved], spec, identity)
-        if plan.strategy.swap or plan.strategy.swap_per_stage or plan.strategy.swap_optimizer:
-            continue
         facts = {**solved.context.facts, **facts_of_placement(plan.strategy)}
         if not any(rule.is_told for rule in broken_rules(solved.candidate, facts, search.target)[0]):
             return plan
