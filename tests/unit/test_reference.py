@@ -10,8 +10,14 @@ import pytest
 from autodeploy.messages import in_language
 from autodeploy.search.planner import launch_rules, plan, prepare
 from autodeploy.search.ranking.adapted_strategy import moved
-from autodeploy.search.ranking.proven_start import proven_start
-from autodeploy.search.ranking.reference_plans import PROVEN, PUBLIC_RECIPE, YOUR_SCRIPT, baseline_1f1b, reference_plan
+from autodeploy.search.ranking.reference_plans import (
+    PROVEN,
+    PUBLIC_RECIPE,
+    YOUR_SCRIPT,
+    baseline_1f1b,
+    proven_start,
+    reference_plan,
+)
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Recompute, Strategy
 
