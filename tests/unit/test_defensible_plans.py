@@ -25,6 +25,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "dense 8B, long": {"model": "qwen3-8b", "npus": 8, "seq": 32768, "batch": 8, "allow": {"tp": [4, 8], "cp": [1, 2]}},
     "dense 7B": {"model": "llama2-7b", "npus": 8, "seq": 4096, "batch": 64, "allow": {"pp": [1, 2], "vpp": [1, 2]}},
     "experts": {"model": "qwen3-30b-a3b", "npus": 16, "seq": 4096, "batch": 128, "allow": {"tp": [1], "pp": [1, 2]}},
+    # Only states on the host leave the paired layout its room: with them on the device its layers can't be level.
+    "tight": {
+        "model": "gpt-oss-120b",
+        "npus": 64,
+        "seq": 4096,
+        "batch": 768,
+        "allow": {"tp": [1], "pp": [4, 8], "ep": [16]},
+    },
     "one sequence": {"model": "qwen3-14b", "npus": 16, "seq": 65536, "batch": 1, "allow": {"tp": [4, 8], "pp": [1, 2]}},
 }
 
@@ -71,6 +79,8 @@ def test_the_first_plan_is_not_dominated(name: str) -> None:
 
 @pytest.mark.parametrize("polls", [0, 1, 3, 9, 27])
 def test_a_limit_that_ends_the_search_keeps_the_floor(polls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Deadline] = []
+
     class Ending(Deadline):
         """The time limit of a search that has looked at it so many times since its first plan."""
 
@@ -84,6 +94,7 @@ def test_a_limit_that_ends_the_search_keeps_the_floor(polls: int, monkeypatch: p
 
         def has_plan(self) -> None:
             self.left = polls if self.left is None else self.left
+            ended.append(self)
 
         def weigh(self) -> bool:
             hurried = self()
@@ -92,7 +103,7 @@ def test_a_limit_that_ends_the_search_keeps_the_floor(polls: int, monkeypatch: p
 
     monkeypatch.setattr(plan_search, "Deadline", Ending)
     found = plan(spec_of("experts"))
-    assert found.status == "feasible"
+    assert ended[0].out_of_time
     assert found.risk is not None
     assert found.risk.risk == "averse"
     chances = [each.p_fits or 0.0 for each in found.plans]

@@ -193,9 +193,23 @@ class Placed:
         exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
         take_hidden(parts, hidden, min(exchange, hidden))
         parts["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
+        parts["uneven_stages_s"] = min(self.beyond_mean_s(pacing, timeline.busy_s[0]), parts["compute_s"])
+        parts["compute_s"] -= parts["uneven_stages_s"]
         for name, seconds in ({} if self.forward_only else self.tail_parts()).items():
             parts[name] += seconds
         return float(timeline.makespan_s[0]), pacing, parts
+
+    def beyond_mean_s(self, stage: int, busy_s: Floats) -> float:
+        """Compute of a stage beyond that of the mean stage, as far as it is busy for longer than that: of a head, of
+        prediction modules, of a layer more.
+
+        busy_s : of every stage in a step [pp].
+        """
+        passes = PASSES[:1] if self.forward_only else PASSES
+        compute_s = self.problem.chunk_micro_batches * sum(self.stage_sums(f"cost.{name}.compute_s") for name in passes)
+        compute_s = np.broadcast_to(compute_s, busy_s.shape)
+        beyond = (float(each[stage] - each.mean()) for each in (compute_s, busy_s))
+        return max(0.0, min(beyond))
 
     def breakdown(self, stage: int) -> dict[str, float]:
         """Seconds of a step by part on the pacing stage, what pairing hides still included."""
@@ -203,7 +217,7 @@ class Placed:
         micro_batches = problem.chunk_micro_batches
         passes = PASSES[:1] if self.forward_only else PASSES
         parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
-        parts["optimizer_s"] = 0.0
+        parts |= {"optimizer_s": 0.0, "uneven_stages_s": 0.0}
         counts = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(priced.classes.layers)]
         counts += [(step, 1) for step, piece in self.pieces if piece.stage == stage]
         for step, count in counts:
@@ -383,10 +397,8 @@ def _largest_weights(priced: Priced) -> tuple[float, float, float]:
     heads = max(model.num_attention_heads, model.sliding_attention_heads or 0) + 2.0 * model.num_key_value_heads
     dense_width = (model.intermediate_size or 0) if model.num_dense_layers else 0
     widest = max(heads * model.head_dim * model.hidden_size, up * max(dense_width, model.shared_expert_width))
-    if (compressed := model.compressed_attention) is not None:
-        rank = max(model.q_lora_rank or 0, compressed.o_lora_rank)
-        attention = max(rank * model.num_attention_heads * model.head_dim, compressed.out_width * model.hidden_size)
-        widest = max(attention, up * model.shared_expert_width)
+    if model.attention.largest is not None:
+        widest = max(model.attention.largest(model), up * model.shared_expert_width)
     local = (model.n_routed_experts or 0) / ep if priced.context.operators.grouped_gemm else 1.0
     expert = local * up * (model.moe_intermediate_size or 0) / etp
     return widest / tp, model.vocab_size * model.hidden_size / tp, expert
