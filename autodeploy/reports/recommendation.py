@@ -38,7 +38,7 @@ def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
 
 
 def counterfactual_lines(plan_set: PlanSet, lang: Language) -> list[str]:
-    """What a step of the axes that matter most would cost: `EP32 instead of EP8: +98.0 %, adds 3.10 s of EP`."""
+    """Costs of a step of the axes that matter most: `EP32 instead of EP8: +98.0 %, adds 3.10 s of EP`."""
     comma = report_text(lang, "comma")
     return [
         titled(

@@ -189,7 +189,7 @@ def _look(
 
 
 def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:
-    """What a part gives without which there are no plans; whoever asks for plans alone is in no such hurry."""
+    """Result of a part that plans need; a caller that asks for plans alone is in no such hurry."""
     result = part() if alone else stop.search(part)
     if result is not None:
         return result
@@ -235,7 +235,7 @@ def _advice(
 
 
 def _price_of_target(prepared: Prepared, frontier: SearchState, stop: Deadline) -> Unrestricted:
-    """What the launch target's rules cost: a second search, which only those pay who ask for more than the usual."""
+    """Cost of the launch target's rules: a second search, for specs that ask for more than the usual effort."""
     spec = prepared.spec
     if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
         return Unrestricted()
@@ -332,7 +332,7 @@ def _check_phases(spec: Spec) -> None:
 
 
 def search_size(spec: Spec) -> SearchSize:
-    """What the time of the spec's search depends on, counted without searching; errors as `prepare`."""
+    """Size of the spec's search, which its time depends on, counted without searching; errors as `prepare`."""
     prepared = prepare(_of_update(spec))
     return size_of_search(prepared.spec, prepared.profile, prepared.choice, prepared.context)
 

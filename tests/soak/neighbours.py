@@ -26,6 +26,7 @@ from tests.faults import faults
 from tests.faults.ledger import SPEC, Audit, Ledger
 from tests.faults.outages import ends_without_plans
 from tests.faults.service import QUICK_SETTINGS, Service, running_service
+from tests.soak import pretended as pretending
 from tests.support.figures import report
 from tests.support.forked_processes import CLOCK_AHEAD_S, FILES, MACHINE
 from tests.support.postgresql import KEEPING_SETTINGS, Server, free_port, own_server, server_binaries
@@ -155,7 +156,9 @@ def judged(audit: Audit, database_url: str, case: str) -> bool:
     return audit.lost == audit.doubled == ends.total() == 0
 
 
-def two_versions(server: Server, directory: Path, old: Path, seconds: float, case: str) -> bool:
+def two_versions(
+    server: Server, directory: Path, old: Path, seconds: float, case: str, *, pretended: bool = False
+) -> bool:
     """The earlier release alone, beside this one on the migrated database in every pairing, and this one alone."""
     environment = QUICK_SETTINGS | {
         "AUTODEPLOY_DATABASE_URL": server.dsn.replace("postgresql+psycopg", "postgresql"),
@@ -166,6 +169,11 @@ def two_versions(server: Server, directory: Path, old: Path, seconds: float, cas
 
     def program(name: str, *words: str, source: Path) -> Program:
         return Program(list(words), environment, directory / f"{name}.log", source=source)
+
+    def worker(name: str, source: Path) -> Program:
+        if pretended:
+            return Program([], environment, directory / f"{name}.log", module=pretending.MODULE, source=source)
+        return program(name, "worker", source=source)
 
     def served(name: str, source: Path) -> tuple[Program, str]:
         port = free_port()
@@ -181,7 +189,7 @@ def two_versions(server: Server, directory: Path, old: Path, seconds: float, cas
         if made.wait():
             raise RuntimeError(made.log_path.read_text())
         old_server, old_url = served("old_server", old)
-        old_worker = program("old_worker", "worker", source=old)
+        old_worker = worker("old_worker", old)
         old_worker.start()
         stack.callback(old_worker.stop)
         wait_until_ready(old_url, old_server)
@@ -196,7 +204,7 @@ def two_versions(server: Server, directory: Path, old: Path, seconds: float, cas
         migrate.start()
         if migrate.wait():
             raise RuntimeError(migrate.log_path.read_text())
-        new_worker = program("new_worker", "worker", source=new)
+        new_worker = worker("new_worker", new)
         new_worker.start()
         stack.callback(new_worker.stop)
         new_server, new_url = served("new_server", new)
@@ -222,6 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="of each part")
     parser.add_argument("--seed", type=int, default=20261128)
     parser.add_argument("--old", type=Path, help="the tree of an earlier release, for `versions`")
+    parser.add_argument("--pretended", action="store_true", help="searches of `versions` sleep: for a busy machine")
     parser.add_argument("only", nargs="*", help="sqlite postgresql versions; default: all that can be")
     wanted = parser.parse_args(arguments)
     configure_logging(Settings(log_level="warning"))
@@ -239,7 +248,10 @@ def main(arguments: list[str] | None = None) -> None:
                 sys.exit("PostgreSQL is not here (Debian: postgresql)")
             with own_server(binaries, KEEPING_SETTINGS) as server:
                 if part == "versions":
-                    held &= two_versions(server, directory, wanted.old.resolve(), wanted.seconds, "two versions")
+                    old = wanted.old.resolve()
+                    held &= two_versions(
+                        server, directory, old, wanted.seconds, "two versions", pretended=wanted.pretended
+                    )
                 else:
                     held &= weather(server.dsn, directory, server, wanted.seconds, wanted.seed, "PostgreSQL")
     report("load_average", os.getloadavg()[0], "processes", "neighbours")

@@ -1,4 +1,4 @@
-"""What a step of the recommended plan's axes would cost: the same answer as a question about it gets."""
+"""Steps of the recommended plan's axes cost what a question about them is answered."""
 
 from __future__ import annotations
 

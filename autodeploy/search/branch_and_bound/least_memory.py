@@ -199,12 +199,11 @@ class RoomyPlans:
             firsts = {int(outer[index]): index for index in reversed(indices)}
             numbers = sorted(firsts, key=lambda number: self._slots(firsts[number]), reverse=True)
             ways = {number: self._ways(number) for number in numbers}
-            fastest_s = math.inf
             found: dict[int, list[Solved]] = {}
             for place, number in enumerate(numbers):
                 later = [ways[other][0] for other in numbers[place + 1 :]]
-                found[number] = self._looked(ways[number], later[:LOOKAHEAD_CANDIDATES], looks, fastest_s)
-                fastest_s = min([fastest_s, *(each.solution.step_s for each in found[number])])
+                found[number] = self._looked(ways[number], later[:LOOKAHEAD_CANDIDATES], looks)
+            fastest_s = min((each.solution.step_s for ones in found.values() for each in ones), default=math.inf)
             near: list[int] = []
             for number, ones in found.items():
                 close = [each for each in ones if each.solution.step_s <= (1.0 + WAYS_MARGIN) * fastest_s]
@@ -224,11 +223,10 @@ class RoomyPlans:
         in_order = sorted(made, key=lambda index: (order[int(outer[index])], made[index].solution.step_s, index))
         return [self._at_home(made[index]) for index in in_order]
 
-    def _looked(self, ways: Sequence[int], later: Sequence[int], looks: PlansAhead, fastest_s: float) -> list[Solved]:
+    def _looked(self, ways: Sequence[int], later: Sequence[int], looks: PlansAhead) -> list[Solved]:
         """Templates of the candidates of an outer strategy that fit, the fastest first.
 
-        Where one has to recompute nothing, ways that are slower without that are not looked at; nor are those that are
-        far behind the fastest plan so far with nothing recomputed.
+        Where one has to recompute nothing, ways that are slower without that are not looked at.
 
         later : candidates that will be looked at afterwards.
         """
@@ -241,9 +239,6 @@ class RoomyPlans:
                 not one.plan.applied.any() and swept.step_time_s[one.index] <= swept.step_time_s[index] for one in found
             ):
                 continue
-            least_s = min([fastest_s, *(one.solution.step_s for one in found)])
-            if found and swept.step_time_s[index] > (1.0 + WAYS_MARGIN + TEMPLATE_MARGIN) * least_s:
-                break
             plan = looks.plan(index, later)
             if plan[1].plan is not None:
                 found.append(self._here.solved(index, plan))

@@ -92,7 +92,7 @@ def _has(axes: Mapping[str, object], given: Mapping[str, object]) -> bool:
 
 
 def counterfactual(step: Step, plan: Plan, top: Plan) -> Counterfactual:
-    """What a step of the recommended plan leads to."""
+    """The document of a step of the recommended plan."""
     value, own = step.axes[step.axis], getattr(top.strategy, step.axis)
     name = step.axis.upper()
     change = Message("ranking.degree_instead_of", value=f"{name}{value}", own=f"{name}{own}")
@@ -112,7 +112,7 @@ def counterfactual(step: Step, plan: Plan, top: Plan) -> Counterfactual:
 
 
 def _risk_of(plan: Plan, top: Plan) -> str:
-    """Why a plan that is faster on paper is not recommended."""
+    """The reason that a plan which is faster on paper is not recommended."""
     names = sorted(unproven_in(plan.evidence) - unproven_in(top.evidence))
     if names:
         return Message("ranking.no_run_has_shown", names=", ".join(names))

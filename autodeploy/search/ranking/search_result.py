@@ -184,7 +184,7 @@ class Searching:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven of the best plan. optimal_gap : the largest gap of a plan that counts as the best there is."""
+    """Proof of the best plan. optimal_gap : the largest gap of a plan that counts as the best there is."""
 
     bound: float | None
     gap: float | None
@@ -253,7 +253,7 @@ def _described(
 
 
 def _counts(searched: SearchSpace, frontier: SearchState) -> Counts:
-    """What became of every strategy of the space."""
+    """Fates of the strategies of the space."""
     counts = searched.counts
     return Counts(
         enumerated=counts.enumerated,
@@ -334,7 +334,7 @@ def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float |
 
 
 def _relaxation(frontier: SearchState, objective: str) -> str:
-    """What the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
+    """Relaxation that the bound of the whole space rests on: of the candidate or plan that has the least."""
     if objective == "peak_memory":
         return Message("ranking.layers_over_stages_in_any_order_everything_freed")
     plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
@@ -374,7 +374,7 @@ def ranked_plans(
 
 
 def _gap(plan: Plan, objective: str, bound: float | None) -> float | None:
-    """How much better than the plan any could be."""
+    """Gap between the plan and the best that any could be."""
     return gap_of(plan.peak_memory_gib if objective == "peak_memory" else plan.step_time_s, bound)
 
 

@@ -269,7 +269,7 @@ def used_s(session: Session, waiting: Iterable[Waiting], *, now: datetime) -> di
     spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for query in (_ENDED, _STARTED):
         for key, started_at, finished_at in session.execute(query, {"since": since}):
-            if key in keys:
+            if key in keys and started_at is not None:
                 spans[key].append((started_at.timestamp(), (finished_at or now).timestamp()))
     return {key: used_within(spans_of_key, now.timestamp()) for key, spans_of_key in spans.items()}
 

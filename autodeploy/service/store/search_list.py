@@ -193,7 +193,8 @@ def _first_words(session: Session, where: SearchFilter, order: _Order, limit: in
         if word is None:
             return found, True
         by_id = _Order(SearchRow.id, order.down, after)
-        more, complete = _first(session, replace(where, **{name: word}), by_id, limit - len(found))
+        named: dict[str, Any] = {name: word}
+        more, complete = _first(session, replace(where, **named), by_id, limit - len(found))
         found += more
         if not complete or wanted is not None or len(found) == limit:
             return found, complete
@@ -267,7 +268,7 @@ def _walked(session: Session, where: SearchFilter, order: _Order, limit: int) ->
     keys = order.column, SearchRow.created_at
     found: list[str] = []
     if not order.in_gap:
-        place = [order.column.is_not(None)] if order.has_gaps else []
+        place: list[ColumnElement[bool]] = [order.column.is_not(None)] if order.has_gaps else []
         if order.after is not None:
             place.append(order.behind(order.keys, order.after))
         found, whole = _stretch(session, query, place, filters, order, keys, limit, WALKED_FIGURES)

@@ -162,7 +162,8 @@ class Searches:
 
     def oldest_queued_at(self) -> datetime | None:
         """When the search was asked for that has waited longest; None where none waits."""
-        return self.session.scalar(oldest_queued(SearchRow.created_at).limit(1))
+        oldest: datetime | None = self.session.scalar(oldest_queued(SearchRow.created_at).limit(1))
+        return oldest
 
     def clusters(self, search_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The cluster in the spec of each of these searches."""
