@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.branch_and_bound.best_first import best_first
-from autodeploy.search.branch_and_bound.search_space import Searched, search_space
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, search_space
 from autodeploy.search.choices.layouts import templates, to_layout
 from autodeploy.search.placement.evaluate import Evaluator
 from autodeploy.search.placement.solve import greedy
 from autodeploy.search.planner import budget_of, estimate, prepare
-from autodeploy.search.ranking.reference_plans import plain_start
+from autodeploy.search.ranking.reference_plans import baseline_1f1b
 from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from docs.line_chart import Chart, svg
 from docs.schema_tables import table
 from docs.search_pictures import fate_bars, schedules
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.candidate import Solved
@@ -61,7 +61,7 @@ class Case:
 
     name: str
     spec: Spec
-    searched: Searched
+    searched: SearchSpace
     frontier: SearchState
     script_s: float | None
     script_fits: bool
@@ -102,7 +102,7 @@ def searched_case(name: str, spec: Spec) -> Case:
             script = estimate(spec)
         except SpecError:
             script = None
-    even = plain_start(prepared.spec, prepared.profile, prepared.context, prepared.identity)
+    even = baseline_1f1b(prepared.spec, prepared.profile, prepared.context, prepared.identity)
     return Case(
         name,
         spec,

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.import_result import UNNAMED, Imported, KeptFlag, plan_id_of, search_of_marks, take_marks
+from autodeploy.formats.common.import_result import (
+    UNNAMED,
+    ImportResult,
+    KeptFlag,
+    plan_id_of,
+    search_of_marks,
+    take_marks,
+)
 from autodeploy.formats.common.launch_script import DPO, refused
 from autodeploy.formats.common.value_readers import FlagReader, KeyReader
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
@@ -96,7 +103,7 @@ def import_mindspeed_rl(
     name: str | None = None,
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a MindSpeed-RL configuration trains.
 
     Parameters
@@ -141,7 +148,7 @@ def import_mindspeed_rl(
     spec |= {"search": search_of_marks(text, TARGET), "strategy": strategy}
     kept = [KeptFlag(flag.name, flag.text, flag.line) for flag in flags.note_rest()]
     kept += reader.note_rest(REASONS, _effect, Message("importers.unknown_key"))
-    return Imported(
+    return ImportResult(
         "mindspeed-rl-yaml",
         spec,
         joined(flags.log, reader.log),
@@ -405,7 +412,7 @@ def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
     arguments.add("TRAIN_ARGS", "--distributed-backend", "nccl")
     arguments.add("TRAIN_ARGS", "--no-shared-storage")
     variables = {**filled.variables, "SEQ_LENGTH": facts.prompt_tokens, "GBS": facts.prompts}
-    defaults = told_variables(spec.training.told)
+    defaults = told_variables(spec.training.recipe_or_default)
     common, actor = sections(arguments, variables | {name: float(value) for name, value in defaults.items()})
     common |= {"stage": WRITTEN_STAGES[launch.rl.algorithm], "tokenizer_type": "PretrainedFromHF"}
     common |= {"tokenizer_name_or_path": MISSING, "data_path": MISSING, "split": "100,0,0"}
@@ -420,7 +427,7 @@ def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
 def _as_prompts(launch: RlLaunch) -> Spec:
     """The spec as its data loader sees it: sequences and batch are prompts; the rate is constant unless told."""
     spec = launch.launch.spec
-    recipe = spec.training.told
+    recipe = spec.training.recipe_or_default
     constant = {} if recipe.lr_decay_style is not None else {"lr_decay_style": "constant", "min_lr": 0.0}
     training = spec.training.model_copy(
         update={

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from docs.shipped_calibration.generation_shipped import shipped_generation
-from docs.shipped_calibration.overhead_fit import shipped_rl
-from docs.shipped_calibration.shipped import shipped_records
+from autodeploy.calibration.shipped.generation import shipped_generation
+from autodeploy.calibration.shipped.overhead_fit import shipped_rl
+from autodeploy.calibration.shipped.tables import shipped_records
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("tests/benchmarks", "tests/soak", "docs")
+FOLDERS = ("tests/benchmarks", "tests/soak", "docs", "autodeploy/calibration/shipped")
 SMALL_SPEC = ROOT / "tests" / "benchmarks" / "small.yaml"
 
 
@@ -69,6 +69,24 @@ class Cut:
 
 def scale_out(cut: Cut) -> None:
     cut.set(WORKERS=(), server_binaries=lambda: None)
+    cut.main()
+
+
+def stored_searches(cut: Cut) -> None:
+    cut.set(LIMIT_MS=10_000.0, CLAIM_LIMIT_MS=10_000.0)
+    cut.arguments("--searches", "300", "--waiting", "50", "--requests", "1", "--on", "sqlite")
+    cut.main()
+
+
+def neighbours(cut: Cut) -> None:
+    cut.set(EVERY_S=(0.1, 0.2), SUBMIT_S=0.3, STOPPED_S=(0.1, 0.2))
+    cut.arguments("--seconds", "0.5", "sqlite")
+    cut.main()
+
+
+def greedy(cut: Cut) -> None:
+    cut.set(LIMIT_MS=60_000.0, PAUSE_S=0.05)
+    cut.arguments("--seconds", "0.5", "--on", "sqlite")
     cut.main()
 
 
@@ -248,6 +266,9 @@ WITH_TORCH = frozenset({"tests.soak.small_training"})
 LEAST: dict[str, Callable[[Cut], None]] = {
     "tests.benchmarks.__main__": lambda cut: cut.main(small=True),
     "tests.benchmarks.scale_out": scale_out,
+    "tests.benchmarks.stored_searches": stored_searches,
+    "tests.soak.neighbours": neighbours,
+    "tests.soak.greedy": greedy,
     "tests.soak.pretended": pretended,
     "tests.soak.probe": probe,
     "tests.soak.real_training": real_training,
@@ -262,7 +283,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.generation_accuracy": lambda cut: cut.main(generation_records(), cut.folder / "page.md", cut.folder),
     "docs.rl_accuracy": lambda cut: cut.main(rl_records(), cut.folder / "page.md"),
     "docs.scoreboard": scoreboard,
-    "docs.shipped_calibration.__main__": shipped_calibration,
+    "autodeploy.calibration.shipped.__main__": shipped_calibration,
     "docs.recommendations": recommendations,
     "docs.stability": stability,
     "tests.benchmarks.rehearsals": rehearsals,

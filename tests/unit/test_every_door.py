@@ -30,7 +30,7 @@ from tests.unit.test_plans_are_exportable import given_plans
 from tests.unit.test_rule_pairs import script
 
 if TYPE_CHECKING:
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.specs.planset import Plan
 
 FILES = Path(__file__).parents[1] / "launch_files"
@@ -94,7 +94,7 @@ def launches() -> list[Any]:
     return found
 
 
-def both_doors(imported: Imported, chip: str, num_npus: int | None = None) -> tuple[Plan, Plan] | None:
+def both_doors(imported: ImportResult, chip: str, num_npus: int | None = None) -> tuple[Plan, Plan] | None:
     """The predictions of `check` and of `estimate` from the written spec; None where the launch has none on a chip."""
     try:
         checked = check(launch_of(imported, chip, None, num_npus), EVERYTHING, planner=NO_SEARCH).plan

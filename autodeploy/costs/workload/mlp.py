@@ -168,6 +168,10 @@ def permute_rows(
     the whole group's by an index as wide as the rows (8 B an element) and adds them back into a cleared buffer of the
     group's size the same way (Megatron-LM MoEAllGatherTokenDispatcher); with `row_index` by one index a row.
 
+    Rows that return weighted are added up alone: what is kept of them is the map of rows, 8 B for each expert that a
+    token could choose. Source: Transformer Engine pytorch/permutation.py:805 keeps its input with merging_probs alone;
+    the map has 2 E + 1 numbers of 4 B a token there, and Megatron-LM's own permute sorts an index of E numbers of 8 B.
+
     Sorting on vector units (`vector_sort`) turns the choices into whole rows in order: keys and places (8 B a choice)
     are sorted in on-chip memory and merged once, and rows stream by one index each instead of being gathered.
 
@@ -238,6 +242,8 @@ def permute_rows(
     ]
     back = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
     kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, back))
+    if on.weighted_experts:
+        kept = np.asarray(8.0 * float(experts or model.n_routed_experts or 1) * held_tokens(shard, on))
     return operators, [Tensor(f"{prefix}unpermute_in", kept)], []
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autodeploy.search.branch_and_bound.candidate import Solved
-    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.search import Axis
 
@@ -37,7 +37,7 @@ class Step:
     index: int
 
 
-def steps_from(searched: Searched, first: Solved) -> list[Step]:
+def steps_from(searched: SearchSpace, first: Solved) -> list[Step]:
     """Of each axis of a plan the step that costs least, of the axes that matter most by the estimates of the search."""
     candidates, seconds = searched.candidates, searched.swept.after_recompute_s
     cards = np.array([context.num_npus == first.context.num_npus for context in searched.contexts])
@@ -60,8 +60,9 @@ def steps_from(searched: Searched, first: Solved) -> list[Step]:
         if near:
             at = rows[np.isin(values, near)]
             index = int(at[seconds[at].argmin()])
-            kept = {name: _plain(own[name]) for name in columns if name not in free}
-            step = Step(axis, kept | {axis: int(getattr(candidates, axis)[index])}, index)
+            axes: dict[str, int | str] = {name: _plain(own[name]) for name in columns if name not in free}
+            axes[axis] = int(getattr(candidates, axis)[index])
+            step = Step(axis, axes, index)
             found.append((float(seconds[index]), step))
     found.sort(key=lambda each: (-each[0], STEPPED.index(each[1].axis)))
     return [step for _, step in found[:MOST]]

@@ -21,7 +21,7 @@ from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
 from autodeploy.search.branch_and_bound.search_space import legal_tree, of_sizes, space_of, swept_tree
 from autodeploy.search.branch_and_bound.worker_process import Future, WorkerProcess
 from autodeploy.search.choices.effort import budget, cores
-from autodeploy.search.ranking.adapted_strategy import Moved, moved
+from autodeploy.search.ranking.adapted_strategy import Adaptation, moved
 from autodeploy.search.ranking.advice import first_of_each
 from autodeploy.search.ranking.infeasible import NearRates, near_rates
 from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, plans_of_solved, strategy_of
@@ -29,7 +29,7 @@ from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, 
 from autodeploy.search.ranking.uncertainty import memory_spread_of, roomy_limit_bytes, slopes_of
 from autodeploy.search.ranking.unproven import unproven_axes
 from autodeploy.space.candidates import DISPATCHERS
-from autodeploy.space.feature_choice import always_on, choose_features
+from autodeploy.space.feature_choice import always_on, choice_of
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.search import Axis, AxisValue, SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -64,7 +64,7 @@ def proven_start(spec: Spec, profile: Profile, context: Context, identity: Ident
     It obeys the target's rules, not what the spec fixes or asks of its plans; where cards may stay idle, on the number
     of cards that is fastest. None where there is none.
     """
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     sizes = of_sizes(spec, profile, choice, context)
     found = [plan for each in sizes if (plan := _on_cards(spec, profile, each, identity)) is not None]
     return min(found, key=lambda plan: plan.step_time_s, default=None)
@@ -81,7 +81,7 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
         features=dict.fromkeys(sorted(off), "off"),
         memory_limit_gib=spec.search.memory_limit_gib,
     )
-    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile, search)
     free = spec.model_copy(update={"search": search})
     context = choice_context(free, profile, choice, num_npus=context.num_npus, global_batch=context.global_batch)
     search = search.model_copy(update={"allow": _proven_axes(search, context, profile, choice)})
@@ -147,29 +147,29 @@ PLAIN_FEATURES: dict[str, Switch] = {
 }
 
 
-def plain_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+def baseline_1f1b(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     """1F1B with full recompute, micro batch 1 and even layers, at the smallest TP x PP that fits.
 
     Experts are spread over one node. Where cards may stay idle and all of them have no such strategy, on fewer. None
     where there is none.
     """
-    plan = _plain_start_on(spec, profile, context, identity)
+    plan = _baseline_1f1b_on(spec, profile, context, identity)
     if plan is not None or spec.cluster.use != "at_most":
         return plan
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     _, *fewer = of_sizes(spec, profile, choice, context)
-    starts = (_plain_start_on(spec, profile, each, identity) for each in fewer)
+    starts = (_baseline_1f1b_on(spec, profile, each, identity) for each in fewer)
     return next((plan for plan in starts if plan is not None), None)
 
 
-def _plain_start_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+def _baseline_1f1b_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     search = SearchSpec(
         target=spec.search.target,
         target_release=spec.search.target_release,
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
         features=PLAIN_FEATURES,
     )
-    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile, search)
     first, *others = (
         replace(each, features=each.features - set(PLAIN_FEATURES), facts=_unasked(each)) for each in closed(context)
     )
@@ -257,7 +257,7 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
         return proven.model_copy(
             update={"label": PROVEN, "explanation": Message("ranking.best_plan_of_proven_features")}
         )
-    plan = plain_start(spec, profile, context, identity)
+    plan = baseline_1f1b(spec, profile, context, identity)
     if plan is None:
         return None
     text = Message("ranking.n_1f1b_with_every_layer_recomputed_at_smallest_tp")
@@ -299,12 +299,12 @@ def _of_recipe(recipe: PublicRecipe) -> str:
     )
 
 
-def _labelled(start: Moved, label: str, source: str) -> Plan:
+def _labelled(start: Adaptation, label: str, source: str) -> Plan:
     text = Message("ranking.changed_here", source=source, changes=", ".join(start.changes)) if start.changes else source
     return start.plan.model_copy(update={"label": label, "explanation": text})
 
 
-class BesidePlans:
+class ReferencePlans:
     """Found by a second process while the space is searched, where there is one; else when it is asked for."""
 
     def __init__(
@@ -316,7 +316,7 @@ class BesidePlans:
         )
         self._begun: Future[tuple[Plan | None, NearRates]] | None = None
 
-    def __enter__(self) -> BesidePlans:
+    def __enter__(self) -> ReferencePlans:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -327,7 +327,7 @@ class BesidePlans:
         if self._worker_process.parallel:
             self._begun = self._worker_process.begin(_Finder.found)
 
-    def found(self) -> tuple[Plan | None, NearRates]:
+    def result(self) -> tuple[Plan | None, NearRates]:
         """The plan to compare with, and the rates of batches and numbers of cards near the spec's; nothing of them
         where the search has to end before they are known.
         """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing")
 
 
-class CallTurns(Generic[Thing]):
+class RoundRobin(Generic[Thing]):
     """Things that one caller uses at a time, and the callers who wait for one.
 
     Parameters
@@ -141,14 +141,14 @@ MAX_WAITING_PER_PROCESS = 8
 class CallPool:
     """`settings.call_processes` processes, each made by `make_ready` or when first needed, and again after it died."""
 
-    def __init__(self, settings: Settings, planner: str) -> None:
-        self.tally = CallTally()
+    def __init__(self, settings: Settings, planner: str, tally: CallTally | None = None) -> None:
+        self.tally = tally or CallTally()
         self._limit_s = settings.call_limit_s
         self._lock = threading.Lock()
         self._searching: set[str] = set()
         self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
         places = settings.call_processes * (1 + MAX_WAITING_PER_PROCESS)
-        self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
+        self._turns = RoundRobin(self._processes, places=places, places_of_key=max(2, places // 2))
 
     @property
     def num_processes(self) -> int:
