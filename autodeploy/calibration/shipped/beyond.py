@@ -1,4 +1,4 @@
-"""What lies between kinds of runs that no fit sees and their predictions: by source, each predicted without itself.
+"""Errors of kinds of runs that no fit sees, by source, each predicted without itself.
 
 Fits see pre-training alone. Update phases, tuning and fully sharded runs are predicted by the same formulas; what those
 lack for them is a property of a source (its stack, its launch), so that its rows count once.
@@ -118,7 +118,7 @@ def means_by_source(runs: Sequence[Unseen], residuals: Floats) -> dict[str, floa
 
 
 def beyond_table(records: Iterable[Record]) -> dict[str, Any]:
-    """What the coverage table says of kinds of runs that no fit sees: `beyond`, and their rows as `others`."""
+    """Entries of the coverage table on kinds of runs that no fit sees: `beyond`, and their rows as `others`."""
     runs = unseen_runs(records)
     if not runs:
         return {}
