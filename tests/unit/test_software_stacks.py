@@ -107,7 +107,8 @@ def test_a_copy_under_another_name_changes_nothing(name: str, precision: str, mo
     document = next(d for d in documents() if d["name"] == name)
     copied = stack_of_document({**deepcopy(document), "name": "a-copy", "title": "copy"})
     for date in (None, "2023-05-01", "1.0.RC1", "2024-08-30", "2.1.0", "26.0.0"):
-        run = Run(precision, moe, mla, 4, 2, frozenset({"grouped_gemm"}), date=date)
+        models = frozenset(["moe"] * moe + ["mla"] * mla)
+        run = Run(precision, models, 4, 2, frozenset({"grouped_gemm"}), date=date)
         one, other = resolved(shipped_stacks()[name], run), resolved(copied, run)
         assert (one.features, one.memory, one.void) == (other.features, other.memory, other.void)
         assert (one.formats, one.settings) == (other.formats, other.settings)
