@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ISSUING_THREADS = 4.0
 
 
-# What handing an operator to the driver takes of the second stage, against Python's and autograd's time for it; assumed.
+# Time of the second stage to hand an operator to the driver, against Python's and autograd's for it; assumed.
 LAUNCH_SHARE = 0.5
 
 
