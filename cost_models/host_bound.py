@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ISSUING_THREADS = 4.0
 
 
-# What handing an operator to the driver takes of the second stage, against Python's and autograd's time for it; assumed.
+# Time of the second stage to hand an operator to the driver, against Python's and autograd's for it; assumed.
 LAUNCH_SHARE = 0.5
 
 
@@ -35,13 +35,13 @@ def issue_s(python_s: Number, new_shape_s: Number, task_queue: int) -> Floats:
 
     Parameters
     ----------
-    python_s : Python's and autograd's part of an operator. new_shape_s : of computing its tiling and workspace where its
-    shape was not seen before. task_queue : level of the queue between two threads.
+    python_s : Python's and autograd's part of an operator. new_shape_s : of computing its tiling and workspace where
+    its shape was not seen before. task_queue : level of the queue between two threads.
 
     Notes
     -----
-    Two stages in series work at the pace of the slower one: python + new and launch at level 1, python and launch + new
-    at level 2; at level 0 one thread does it all.
+    Two stages in series work at the pace of the slower one: python + new and launch at level 1, python and launch +
+    new at level 2; at level 0 one thread does it all.
 
     References
     ----------

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from cost_models.arrays import Floats, Number
 
-# Seconds of one thread a parameter. Source: torch 2.13.0+cpu, torch.optim.AdamW of 8e6 FP32 parameters in one tensor, one
-# thread of an AMD EPYC core at 2.4 to 3.4 GHz, least of four steps.
+# Seconds of one thread a parameter. Source: torch 2.13.0+cpu, torch.optim.AdamW of 8e6 FP32 parameters in one tensor,
+# one thread of an AMD EPYC core at 2.4 to 3.4 GHz, least of four steps.
 THREAD_S: Final[Mapping[str, float]] = MappingProxyType({"unfused": 5.9e-9, "foreach": 2.3e-9, "fused": 0.70e-9})
-# Bytes of host memory a parameter. Fused: reads weight, gradient and two moments, writes three. Unfused, each operator of
-# torch/optim/adam.py _single_tensor_adam reads and writes arrays of its own: decay 8, two averages 12 + 8 + 12, root 8,
-# quotient 8, sum 8, update 16.
+# Bytes of host memory a parameter. Fused: reads weight, gradient and two moments, writes three. Unfused, each operator
+# of torch/optim/adam.py _single_tensor_adam reads and writes arrays of its own: decay 8, two averages 12 + 8 + 12,
+# root 8, quotient 8, sum 8, update 16.
 MOVED_BYTES: Final[Mapping[str, float]] = MappingProxyType({"unfused": 80.0, "foreach": 80.0, "fused": 28.0})
 LINK_BYTES: Final = 8.0  # FP32 gradient down and FP32 weight up. Source: Megatron-LM cpu_offloading/hybrid_optimizer.py
 

@@ -61,7 +61,7 @@ OptimizerName = Annotated[
     BeforeValidator(partial(one_of, OPTIMIZERS)),
     WithJsonSchema({"enum": list(OPTIMIZERS), "title": "Optimizer", "type": "string"}),
 ]
-Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical"]
+Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical", "deepep"]
 RecomputeModule = Literal[
     "core_attn",
     "mla_up_proj",

@@ -6,7 +6,7 @@ import re
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.yaml_text import yaml_text
+from autodeploy.reports.plan_report import header
 from autodeploy.search import planner
 from autodeploy.specs.reading import read_spec_document, read_spec_file
 from autodeploy.specs.software import release_of
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS, launchers
-from autodeploy.stack.releases import releases
+from autodeploy.stack.releases import Release, releases
 from autodeploy.stack.software import (
     FORMAT_VALUES,
     KINDS,
@@ -32,6 +34,9 @@ from autodeploy.stack.software import (
     stack_of_run,
 )
 from hardware_profiles.shipped_yaml import load_shipped_yaml
+
+if TYPE_CHECKING:
+    from autodeploy.messages import Language
 
 FOLDER = files("autodeploy.stack") / "stacks"
 OWN: dict[str, Any] = {
@@ -101,12 +106,13 @@ def test_the_default_of_a_target_is_what_naming_it_says() -> None:
 
 
 @given(
-    st.sampled_from(sorted(shipped_stacks())), st.sampled_from(["bf16", "fp16", "fp8"]), st.booleans(), st.booleans()
+    st.sampled_from(sorted(shipped_stacks())),
+    st.sampled_from(["bf16", "fp16", "fp8"]),
+    st.frozensets(st.sampled_from(["moe", "mla"])),
 )
-def test_a_copy_under_another_name_changes_nothing(name: str, precision: str, moe: bool, mla: bool) -> None:
+def test_a_copy_under_another_name_changes_nothing(name: str, precision: str, models: frozenset[str]) -> None:
     document = next(d for d in documents() if d["name"] == name)
     copied = stack_of_document({**deepcopy(document), "name": "a-copy", "title": "copy"})
-    models = frozenset(kind for kind, there in (("moe", moe), ("mla", mla)) if there)
     for date in (None, "2023-05-01", "1.0.RC1", "2024-08-30", "2.1.0", "26.0.0"):
         run = Run(precision, models, 4, 2, frozenset({"grouped_gemm"}), date=date)
         one, other = resolved(shipped_stacks()[name], run), resolved(copied, run)
@@ -247,7 +253,7 @@ def test_a_record_may_name_its_stack() -> None:
         {**document, "software": {"stack": "megatron-lm", "overrides": {"formats.moments": "bf16"}}}
     )
     assert release_of(named).stack.name == "megatron-lm"
-    assert release_of(named).memory == {"precision_aware_optimizer"}
+    assert release_of(named).memory == {"precision_aware_optimizer", "weighted_experts"}
 
 
 @pytest.mark.parametrize(("precision", "bytes_a_parameter"), [("bf16", 18.0), ("fp16", 20.0)])
@@ -278,3 +284,31 @@ def test_runs_of_selective_recomputation_summed_in_fp32() -> None:
 def test_a_spec_that_names_no_software_is_written_as_before() -> None:
     assert "software" not in spec().model_dump(mode="json")
     assert spec(software="megatron-lm").model_dump(mode="json")["software"]["stack"] == "megatron-lm"
+
+
+@pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
+def test_what_a_certificate_leaves_out_is_launched_and_is_no_feature(release: Release) -> None:
+    flags = [flag for feature in FEATURES.values() if (v := feature.variant(release)) for flag in v.flags]
+    switched = {flag.flag if flag.fixed_value is None else f"{flag.flag} {flag.fixed_value}" for flag in flags}
+    assert all(release.registers(*name.split()) for name in release.not_searched)
+    assert not switched.intersection(release.not_searched)
+
+
+def test_every_name_that_a_certificate_may_leave_out_is_launched_by_some_release() -> None:
+    lists = load_shipped_yaml(files("autodeploy.stack").joinpath("not_searched.yaml").read_text(encoding="utf-8"))
+    launched = {name for release in releases() for name in release.not_searched}
+    assert launched == {name for names in lists.values() for name in names}
+
+
+@pytest.mark.parametrize("software", ["nemo", {"stack": OWN}])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_report_says_which_software_a_spec_names(software: Any, lang: Language) -> None:
+    name = software if isinstance(software, str) else software["stack"]["name"]
+    document = {
+        "model": "llama3-8b",
+        "cluster": {"profile": "nvidia-h100", "num_npus": 8},
+        "training": {"seq_length": 4096, "global_batch_size": 64},
+    }
+    named, unnamed = (read_spec_document(document | more) for more in ({"software": software}, {}))
+    assert name in header(named, None, lang)[1]
+    assert name not in header(unnamed, None, lang)[1]

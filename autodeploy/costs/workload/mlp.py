@@ -66,7 +66,7 @@ def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: 
     ]
     tensors = [
         Tensor(f"{prefix}_up_out", np.asarray(2.0 * gates * elements)),
-        Tensor(f"{prefix}_activation_out", np.asarray(kept * elements)),
+        Tensor(f"{prefix}_activation_out", np.asarray((kept - 2.0 + on.input_bytes) * elements)),
     ]
     return operators, tensors, []
 
@@ -191,7 +191,7 @@ def permute_rows(
         taken, returned = 4.0 * h * sent, 2.0 * h * held_tokens(shard, on) + 6.0 * h * sent
     again = 2.0 if on.weighted_rows else 1.0
     local_experts = (experts or model.n_routed_experts or 1) / shard.ep
-    sorts = (local_experts > 1) & ~shard.gathers_tokens & (not on.sends_once)
+    sorts = (local_experts > 1) & ~shard.gathers_tokens & ~np.asarray(shard.sends_once)
     resort = np.where(sorts, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     kind: OperatorKind = "vector" if on.vector_sort else "movement"
@@ -294,9 +294,9 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         gemm("expert_down_proj", h, width),
     ]
     tensors = [
-        Tensor("expert_in", np.asarray(2.0 * rows * h), per_expert=True),
+        Tensor("expert_in", np.asarray(on.input_bytes * rows * h), per_expert=True),
         Tensor("expert_up_out", np.asarray(2.0 * gates * elements), per_expert=True),
-        Tensor("expert_activation_out", np.asarray(kept * elements), per_expert=True),
+        Tensor("expert_activation_out", np.asarray((kept - 2.0 + on.input_bytes) * elements), per_expert=True),
     ]
     if on.weighted_activation:
         tensors.append(Tensor("expert_activation_unweighted", np.asarray(2.0 * elements), per_expert=True))

@@ -251,7 +251,10 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     if not arguments.release.has("mindspeed"):
         if dispatcher in {"alltoall_seq", "hierarchical"}:
             arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))
-        arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
+        name = {"allgather": "allgather", "deepep": "flex"}.get(dispatcher, "alltoall")
+        arguments.add(block, "--moe-token-dispatcher-type", name)
+        if name == "flex":
+            arguments.add(block, "--moe-flex-dispatcher-backend", dispatcher)
         return
     if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):
         arguments.note(
@@ -272,7 +275,7 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
         arguments.add(block, "--moe-permutation-async-comm")
 
 
-DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
+DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "deepep"}
 MAX_DEGREE = 131_072
 ALLOCATORS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 # The flags of these features turn on other features, too; they are read where that is known.
@@ -373,6 +376,9 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
             ", ".join(DISPATCHERS),
         )
     strategy["moe_dispatcher"] = DISPATCHERS[given]
+    if given == "flex":  # its backends all send a token once to each node
+        reader.text("--moe-flex-dispatcher-backend", "/strategy/moe_dispatcher")
+        reader.switch("--moe-enable-deepep", "/strategy/moe_dispatcher")
     if reader.switch("--moe-hierarchical-alltoallv", "/strategy/moe_dispatcher"):
         strategy["moe_dispatcher"] = "hierarchical"
         features.add("hierarchical_a2a")

@@ -22,7 +22,7 @@ from autodeploy.formats.megatron.post_training_launch import (
     rl_launch,
     rl_marks,
 )
-from autodeploy.formats.megatron.strategy import add_schedule, expert_tensor_parallel
+from autodeploy.formats.megatron.strategy import add_dispatch, add_schedule, expert_tensor_parallel
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line
@@ -282,7 +282,10 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     add_schedule(arguments, strategy, plan.micro_batches)
     _add_layers(overrides, placed)
     if spec.model.is_moe:
-        _add_dispatcher(arguments, strategy)
+        if arguments.release.has("mindspeed"):
+            _add_dispatcher(arguments, strategy)
+        else:
+            add_dispatch(arguments, spec, strategy)
     add_recompute(arguments, strategy, placed, spec.model)
     add_swap(arguments, strategy, placed, spec.model)
     # An expert tensor-parallel size of 1 says the same as tp-extend-ep.
