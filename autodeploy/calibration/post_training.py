@@ -132,7 +132,8 @@ def _layout(record: RlRecord, defaults: Mapping[str, Any], rl: RlTraining, diagn
                 Message("post_training.not_published_read_as", value=", ".join(defaults["offload"])),
             )
         )
-    if layout.pack_tokens is None and "pack_tokens" not in layout.model_fields_set:
+    said = "pack_tokens" in layout.model_fields_set or defaults["pack_samples"] is None
+    if layout.pack_tokens is None and not said:
         longest = ceil(rl.prompt_length.mean_tokens + rl.response_length.max_tokens)
         update["pack_tokens"] = int(defaults["pack_samples"]) * record.strategy.micro_batch_size * longest
         diagnoses.append(

@@ -92,14 +92,15 @@ def left_out_residuals(runs: Sequence[Unseen]) -> Floats:
 def sides(means: Sequence[float]) -> tuple[float, float]:
     """Half of an 80 % interval to shorter and to longer times, in log time, from the mean residual of each source.
 
-    Each side has the root mean square of its own sources and Student's t with as many degrees of freedom as there are
-    sources; a side without any takes the other's.
+    Each side has the root mean square of its own sources and Student's t with as many degrees of freedom; a side
+    without any takes the other's.
     """
     values = np.asarray(means)
-    t = student_80(len(values))
-    down, up = (np.sqrt(np.mean(side**2)) if len(side) else None for side in (values[values < 0], values[values > 0]))
-    first, second = (down if down is not None else up), (up if up is not None else down)
-    return t * float(first or 0.0), t * float(second or 0.0)
+    found = []
+    for side in (values[values < 0], values[values > 0]):
+        found.append(student_80(len(side)) * float(np.sqrt(np.mean(side**2))) if len(side) else None)
+    down, up = found
+    return (down if down is not None else up) or 0.0, (up if up is not None else down) or 0.0
 
 
 def student_80(freedom: int) -> float:
@@ -108,7 +109,9 @@ def student_80(freedom: int) -> float:
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5: a series in 1 / freedom.
     """
     z = Z80
-    return float(z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2))
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return float(z + first / freedom + second / freedom**2 + third / freedom**3)
 
 
 def means_by_source(runs: Sequence[Unseen], residuals: Floats) -> dict[str, float]:
