@@ -379,7 +379,6 @@ def classes_of(record: Record) -> tuple[str, ...]:
     several = int(record.cluster.num_npus or 1) > profile.npus_per_node
     return (
         *(("update phase",) if is_update_phase(record) else ()),
-        f"kind {kind_of_record(record)}",
         "moe" if record.model.is_moe else "dense",
         "long sequence" if record.training.seq_length >= LONG_SEQUENCE else "short sequence",
         "several nodes" if several else "one node",
@@ -387,6 +386,7 @@ def classes_of(record: Record) -> tuple[str, ...]:
         f"device {record.cluster.device or profile.default_device}",
         f"profile {record.cluster.profile}",
         f"release {release_of(record).band}",
+        f"kind {kind_of_record(record)}",
     )
 
 
