@@ -19,6 +19,7 @@ SHARED = (
     "autodeploy.specs",
     "autodeploy.space.candidates",
     "autodeploy.costs.inputs",
+    "autodeploy.stack.host",
     "hardware_profiles",
 )
 
