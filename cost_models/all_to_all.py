@@ -20,7 +20,7 @@ import numpy as np
 from cost_models.collectives import Group, Tier, all_gather_s, leaf_exchange_factor, leaf_gather_factor, tier_rate
 
 if TYPE_CHECKING:
-    from cost_models.arrays import Floats, Number
+    from cost_models.arrays import Bools, Floats, Number
 
 
 def distinct_targets(choices: Number, places: Number) -> Floats:
@@ -115,13 +115,13 @@ class Routing:
     imbalance : max / mean tokens over ranks of the group [ratio].
     node_imbalance : the same over instances of the outermost tier, whose ranks share what enters it when copies are
         deduplicated; absent, the ranks' own [ratio].
-    deduplicate : a token crosses the outermost tier once per instance it goes to, not once per expert.
+    deduplicate : of each strategy, whether a token crosses the outermost tier once per instance it goes to, not once per expert.
     groups : group-limited routing: experts of a token lie in few groups, and so in fewer instances.
     """
 
     imbalance: Number = 1.0
     node_imbalance: Number | None = None
-    deduplicate: bool = False
+    deduplicate: Bools | bool = False
     groups: ExpertGroups | None = None
 
 
@@ -156,16 +156,18 @@ def flat_s(
     """
     g = np.asarray(group.size, dtype=np.float64)
     copies = np.asarray(token_bytes * choices) * routing.imbalance
-    spread = g / np.maximum(group.fan_out[-1], 1.0) if routing.deduplicate else g
+    once = np.asarray(routing.deduplicate)
+    spread = np.where(once, g / np.maximum(group.fan_out[-1], 1.0), g)
     inside = np.ones_like(g)
     slowest = np.zeros(np.broadcast_shapes(copies.shape, g.shape))
     for index, (tier, fan_out) in enumerate(zip(tiers, group.fan_out, strict=True)):
         members = inside * fan_out
         received = copies * (members - inside) / spread
-        if routing.deduplicate and index == len(tiers) - 1:
+        if once.any() and index == len(tiers) - 1:
             uneven = routing.imbalance if routing.node_imbalance is None else routing.node_imbalance
             reached = distinct_nodes(choices, np.maximum(fan_out, 1.0), routing.groups)
-            received = np.asarray(token_bytes * reached * (fan_out - 1.0) / np.maximum(fan_out, 1.0)) * uneven
+            sent = np.asarray(token_bytes * reached * (fan_out - 1.0) / np.maximum(fan_out, 1.0)) * uneven
+            received = np.where(once, sent, received)
         if index == len(tiers) - 1:
             received = received * leaf_exchange_factor(group, tier)
         slowest = np.maximum(slowest, _level_s(received, members - inside, tier, fan_out, loss))

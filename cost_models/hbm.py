@@ -94,6 +94,9 @@ class OptimizerFormat:
         module/base.py, get_weight_workspace); with fp8_weights (--fp8-param-gather) the weight itself is the first of
         them. torchtitan casts weights anew in each product.
 
+        param_remainders keeps of an FP32 master what its BF16 weight lacks. Source: Megatron-LM store_param_remainders
+        of its precision-aware optimizer; Transformer Engine, fused_adam.py.
+
         torch_fsdp2 shards FP32 parameters, gathers them in 16 bits and holds reduced gradients as FP32 shards, whatever
         they were reduced in. Source: PyTorch, torch.distributed.fsdp, MixedPrecisionPolicy and foreach_reduce.
         """
@@ -109,7 +112,7 @@ class OptimizerFormat:
         own = precision == "fp8" and "fp8_weights" in features
         copies = 0.0 if precision != "fp8" or "torch_loss" in features else 1.0 if own else 2.0
         return cls(
-            4.0,
+            2.0 if "param_remainders" in features and precision == "bf16" else 4.0,
             2.0 if quantized else 4.0 if o2 else 8.0,
             2.0 if short else 4.0,
             4.0 if half and not quantized else 0.0,

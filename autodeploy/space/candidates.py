@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
-DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")
+DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical", "deepep")
 HYBRID_DEGREES: tuple[int, ...] = (2, 4, 8)  # of the Ulysses part of hybrid context parallelism
 CHOICES: Mapping[str, Sequence[str]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}
 

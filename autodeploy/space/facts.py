@@ -135,6 +135,8 @@ def launched_schedules(release: Release | None) -> frozenset[str] | None:
 
 
 def _dispatches(release: Release, name: str) -> bool:
+    if name == "deepep":  # MindSpeed brings no kernels of it
+        return release.registers("--moe-token-dispatcher-type", "flex") and not release.has("mindspeed")
     # MindFormers' parser takes any word: what it knows stands in moe_token_dispatcher_type's own table.
     key = "model.model_config.moe_token_dispatcher_type"
     return release.registers("--moe-token-dispatcher-type", name) or (key in release.keys and name in FILE_DISPATCHERS)

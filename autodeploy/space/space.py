@@ -49,12 +49,23 @@ def divisors(number: int) -> list[int]:
 
 
 def default_space(
-    model: ModelSpec, world: int, node_ranks: int, seq_length: int, batch: int, features: Mapping[str, str]
+    model: ModelSpec,
+    world: int,
+    node_ranks: int,
+    seq_length: int,
+    batch: int,
+    features: Mapping[str, str],
+    *,
+    deepep: bool = False,
 ) -> Space:
     """Every value worth a look: what the arithmetic of model and cluster can admit at all.
 
     Tensor parallel groups stay inside a node: across nodes one layer's collectives would cross the scale-out network
     many times. Context parallelism leaves a rank at least 4K tokens of a sequence, but where it is asked for.
+
+    Parameters
+    ----------
+    deepep : the release launches this dispatcher.
     """
     tp = [t for t in divisors(node_ranks) if model.common_heads % t == 0]
     chunks = model.num_hidden_layers + 2
@@ -69,6 +80,8 @@ def default_space(
         dispatchers += [DISPATCHERS.index("alltoall_seq"), DISPATCHERS.index("allgather")]
         if "hierarchical_a2a" not in off:
             dispatchers.append(DISPATCHERS.index("hierarchical"))
+        if deepep:
+            dispatchers.append(DISPATCHERS.index("deepep"))
     algos = [
         CP_ALGOS.index(name)
         for name, feature in (("ring", "ring"), ("ulysses", "ulysses"), ("hybrid", "hybrid_cp"))

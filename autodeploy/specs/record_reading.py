@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Facts about a release that records may name beside the features: mechanisms that cost or save without a switch here.
 RELEASE_FACTS = frozenset(
     {
-        *("deduplicated_dispatch", "graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
+        *("deepep", "graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
         *("fused_gradient_accumulation", *WORDS),
         *("unfused_optimizer", "whole_vocabulary"),
         *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),
@@ -52,10 +52,6 @@ def read_strategy(strategy: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
     fields = log.without_unknown("/strategy", fields, Strategy.model_fields)
     fields |= {name: words.whole(fields[name]) for name in _SIZES if name in fields}
     features = _features(fields.get("features", ()), log)
-    dispatcher = words.key(fields.get("moe_dispatcher", ""))
-    if dispatcher in words.DEDUPLICATING:
-        fields["moe_dispatcher"] = "alltoall"
-        features.append("deduplicated_dispatch")
     _words(fields, log)
     if "recompute" in fields:
         fields["recompute"] = _recompute(fields["recompute"], fields.get("pp", 1), log)
@@ -165,6 +161,9 @@ def _said_by_features(fields: dict[str, Any], features: list[str]) -> None:
                 break
     if "hierarchical_a2a" in named:
         fields["moe_dispatcher"] = "hierarchical"
+    if "deepep" in named:
+        fields["moe_dispatcher"] = "deepep"
+        features.remove("deepep")
     for name, algo in (("ulysses", "ulysses"), ("ring", "ring"), ("hybrid_cp", "hybrid")):
         if name in named:
             fields.setdefault("cp_algo", algo)

@@ -67,9 +67,8 @@ DISPATCHERS = {
     **dict.fromkeys(("alltoall_seq", "all_to_all_seq"), "alltoall_seq"),
     **dict.fromkeys(("allgather", "all_gather"), "allgather"),
     **dict.fromkeys(("hierarchical", "alltoall_deredundency", "alltoall_zero_redundancy"), "hierarchical"),
+    **dict.fromkeys(("deepep", "hybridep", "flex"), "deepep"),  # these send a token once to each node
 }
-# Exchanges that send a token once to each node.
-DEDUPLICATING = frozenset({"hybridep", "flex", "deepep"})
 
 CP_ALGOS = {
     **dict.fromkeys(("ring", "megatron_cp_algo", "p2p", "colossalai_cp", "ring_attention", "double_ring"), "ring"),
@@ -169,7 +168,7 @@ FEATURES = {
     **dict.fromkeys(("no_expandable_segments", "expandable_segments_false"), "fixed_segments"),
     **dict.fromkeys(("bf16_moments", "bf16_optimizer_states"), "precision_aware_optimizer"),
     **dict.fromkeys(("custom_fsdp", "torch_fsdp2", "fsdp2", "zero3", "zero_3", "megatron_fsdp"), "fsdp"),
-    **dict.fromkeys(DEDUPLICATING, "deduplicated_dispatch"),
+    **dict.fromkeys(("hybridep", "flex", "deduplicated_dispatch"), "deepep"),
     **dict.fromkeys(("ulysses_cp", "ulysses_cp_algo"), "ulysses"),
     **dict.fromkeys(("ring_attention", "megatron_cp_algo"), "ring"),
     "hybrid_cp_algo": "hybrid_cp",

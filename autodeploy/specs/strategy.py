@@ -52,7 +52,7 @@ def either(words: Sequence[str]) -> str:
 Schedule = Annotated[
     str, BeforeValidator(_schedule), WithJsonSchema({"enum": list(SCHEDULES), "title": "Schedule", "type": "string"})
 ]
-Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical"]
+Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical", "deepep"]
 RecomputeModule = Literal[
     "core_attn",
     "mla_up_proj",

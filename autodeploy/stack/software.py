@@ -35,12 +35,18 @@ FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("gradients", "bf16"): "bf16_gradients",
         ("weights", "fp8"): "fp8_weights",
         ("moments", "bf16"): "precision_aware_optimizer",
+        ("masters", "remainders"): "param_remainders",
     }
 )
 # Those that change FP16 runs alone, whose gradients are else summed in 16 bits.
 FP16_FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({("gradients", "fp32"): "fp32_gradients"})
 FORMAT_VALUES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"gradients": ("as computed", "fp32", "bf16"), "weights": ("as computed", "fp8"), "moments": ("fp32", "bf16")}
+    {
+        "gradients": ("as computed", "fp32", "bf16"),
+        "weights": ("as computed", "fp8"),
+        "moments": ("fp32", "bf16"),
+        "masters": ("fp32", "remainders"),
+    }
 )
 TODAY: Final = "master"
 

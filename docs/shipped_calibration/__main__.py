@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAYS = ROOT / "hardware_profiles" / "data" / "calibrated"
-COVERAGE = ROOT / "autodeploy" / "calibration" / "coverage.json"
+COVERAGE = ROOT / "autodeploy" / "costs" / "coverage.json"
 
 
 def main(records: Sequence[Record] | None = None, overlays: Path = OVERLAYS, coverage: Path = COVERAGE) -> None:

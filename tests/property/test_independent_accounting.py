@@ -191,13 +191,12 @@ def test_the_tail_of_one_stage_equals_the_accounting(data: st.DataObject, case: 
         assert_parts(case, d, expected, {name: float(values[row]) for name, values in table.parts.items()})
 
 
-@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "hierarchical"])
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "hierarchical", "deepep"])
 @pytest.mark.parametrize("where", ["nodes", "supernodes"])
-@pytest.mark.parametrize("deduplicated", [False, True])
 @pytest.mark.parametrize(("ep", "etp"), [(16, 1), (16, 2), (32, 1)])
-def test_expert_exchange_over_all_tiers(dispatcher: str, where: str, deduplicated: bool, ep: int, etp: int) -> None:
-    features = {"flash_attention", "grouped_gemm"} | ({"deduplicated_dispatch"} if deduplicated else set())
-    case = case_of(LATENT, cluster(where), frozenset(features), imbalance=1.3, peak=2.0, network=0.1)
+def test_expert_exchange_over_all_tiers(dispatcher: str, where: str, ep: int, etp: int) -> None:
+    features = frozenset({"flash_attention", "grouped_gemm"})
+    case = case_of(LATENT, cluster(where), features, imbalance=1.3, peak=2.0, network=0.1)
     d = Degrees(case.world, tp=2, ep=ep, etp=etp, micro_batches=2, dispatcher=dispatcher, sequence_parallel=True)
     assert_equal(estimated(case, d, [[8]], {}), account(case.run, d, case.machine, [[8]]))
 

@@ -19,7 +19,7 @@ from tests.support.examples import examples
 ON = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("host_sync_free", "dropout", "mc2", "unfused_gradient_accumulation", "unfused_rotary", "fused_router"),
-    *("selective_recompute", "vector_sort", "host_core_binding", "deduplicated_dispatch", "adaptive_comm_buffers"),
+    *("selective_recompute", "vector_sort", "host_core_binding", "adaptive_comm_buffers"),
     "shortcut_overlap",
 )
 

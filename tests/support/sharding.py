@@ -18,6 +18,7 @@ def shard(
     seq: int = 4096,
     sp: bool = True,
     gathers: bool = False,
+    once: bool = False,
 ) -> Sharding:
     """The cut of one candidate; sequence parallel where tp > 1 unless `sp` is off."""
     degrees = {"tp": tp, "cp": cp, "ulysses": ulysses, "ep": ep, "etp": etp, "micro_batch_size": mbs}
@@ -26,5 +27,6 @@ def shard(
         **arrays,
         sequence_parallel=np.array([sp and tp > 1]),
         gathers_tokens=np.array([gathers]),
+        sends_once=np.array([once]),
         seq_length=float(seq),
     )

@@ -97,7 +97,7 @@ def _factor(
     )
 
 
-FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
+FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL, DEEPEP = range(len(DISPATCHERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class ExchangeFeatures:
     recompute_in_waits: Bools
     balance: ExpertBalance
     attention_imbalance: npt.NDArray[np.float64]
-    deduplicate: bool = False
+    deduplicate: Bools | bool = False
     sync_free: bool = False
     compiled: bool = False
     host_reorder: bool = False
@@ -191,7 +191,6 @@ class Context:
     host_bytes_per_device: float
     gradient_bytes: float
     distributed_optimizer: bool = True
-    deduplicate: bool = False
     packs: Packs | None = None  # documents of different lengths; None: every sequence is full
     precision: str = "bf16"
     family: str = ""
@@ -290,6 +289,11 @@ class Context:
         return self.packs is not None or self.fsdp
 
     @property
+    def launches_deepep(self) -> bool:
+        """Whether the release of the plan has this dispatcher; of no release, it is not known."""
+        return self.stack is not None and bool(self.facts["launches_deepep"])
+
+    @property
     def optimizer(self) -> OptimizerFormat:
         """Bytes of the optimizer's states."""
         return OptimizerFormat.of(self.mechanisms, self.precision)
@@ -298,7 +302,7 @@ class Context:
         """Communication switches of each candidate, where they are legal together."""
         on, n = self.mechanisms, len(candidates)
         paired = candidates.paired
-        flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL])
+        flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL, DEEPEP])
         fused = (candidates.tp > 1) & (not self.model.is_moe)
         chunks = np.ones(n)
         if "mc2" in on:
@@ -318,7 +322,7 @@ class Context:
             balance=placed_balance(self.loads, self.expert_ranks(candidates)),
             attention_imbalance=attention_factor(self.packs, candidates, rearranged="sample_rearrangement" in on),
             paired=paired,
-            deduplicate=self.deduplicate,
+            deduplicate=candidates.moe_dispatcher == DEEPEP,
             # A compiled graph has fixed sizes and runs without the host.
             sync_free="host_sync_free" in on or self.graph_mode,
             compiled=self.graph_mode,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.costs.inputs.context import DEEPEP
 from autodeploy.costs.layers.exchanges import EXPERT_KINDS, LayerInputs, expert_s
 from autodeploy.costs.workload.operators import BACKWARD, FORWARD, MATRIX_KINDS, ROUTED, group_of
 from cost_models.collectives import all_gather_s
@@ -146,6 +147,7 @@ def halves(
         [_expert_exchange(layer, kind, exchanged.once_s(kind, backward=back), back) for kind in ("dispatch", "combine")]
         for back in (False, True)
     ]
+    _processors_taken(layer, work, exchanges)
     ahead = collected.lanes(work["ahead"], ("attention", "shared"), backward=False)
     middle = collected.lanes(work["middle"], ("middle",), backward=False)
     back_middle = collected.lanes(work["back_middle"], ("shared", "middle"), backward=True)
@@ -154,6 +156,24 @@ def halves(
         ForwardHalf(ahead, middle, *exchanges[FORWARD]),
         BackwardHalf(back_middle, np.asarray(experts_dw), back, np.asarray(left_over), *exchanges[BACKWARD]),
     )
+
+
+def _processors_taken(
+    layer: LayerInputs, work: dict[str, list[Floats]], exchanges: list[list[ExpertExchange]]
+) -> None:
+    """Adds what products lose to a dispatcher whose kernels hold multiprocessors while they send: those of the other
+    pass, which has the same exchanges.
+
+    Source: DeepEP holds 20 of 132 by default (Megatron-LM moe_flex_dispatcher_num_sms); the share is that of the
+    profile's collectives.
+    """
+    share = np.where(layer.features.dispatcher == DEEPEP, np.asarray(layer.machine.contention) - 1.0, 0.0)
+    if not share.any():
+        return
+    (dispatch, combine), (back_dispatch, back_combine) = exchanges[FORWARD], exchanges[BACKWARD]
+    beside = {"ahead": back_combine, "middle": back_dispatch, "back_middle": dispatch, "back": combine}
+    for step, exchange in beside.items():
+        work[step][0] = work[step][0] + share * exchange.seconds
 
 
 def _beside_matrix_work(

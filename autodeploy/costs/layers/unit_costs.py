@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.costs.inputs.context import ALL_GATHER, FLAT, LEVELLING, SEQUENTIAL, ExchangeFeatures
+from autodeploy.costs.inputs.context import ALL_GATHER, DEEPEP, FLAT, LEVELLING, SEQUENTIAL, ExchangeFeatures
 from autodeploy.costs.inputs.expert_balance import even_balance, migrated_balance, routed_balance
 from autodeploy.costs.layers.exchanges import Groups, LayerInputs
 from autodeploy.costs.layers.layer_cost import LayerCost, layer_cost
@@ -103,6 +103,7 @@ def sharding_of(candidates: Candidates, context: Context) -> Sharding:
         micro_batch_size=candidates.micro_batch_size.astype(np.float64) * context.sequences_per_sample,
         sequence_parallel=candidates.sequence_parallel,
         gathers_tokens=candidates.moe_dispatcher == ALL_GATHER,
+        sends_once=candidates.moe_dispatcher == DEEPEP,
         seq_length=float(context.seq_length),
     )
 

@@ -340,6 +340,7 @@ def _share(exposed_s: float, total_s: float) -> float:
 
 
 COPIED_UPDATE = "copied_update"
+CAST_MOMENTS = "cast_moments"
 FP32_BYTES = 4.0
 
 
@@ -347,7 +348,8 @@ def update_copy_bytes(priced: Priced, dense_params: Floats, expert_params: Float
     """Bytes of a candidate beside its states during Adam's update [pp].
 
     Adam's operator takes one weight at a time; on Ascend, before the stack of MindSpeed 26.0, it copied that weight in
-    FP32: at most the largest one, or a rank's whole share of the parameters where states are sharded.
+    FP32: at most the largest one, or a rank's whole share of the parameters where states are sharded. One that casts
+    16-bit moments of a group of parameters, dense ones or experts, to FP32 holds both of all of them at once.
 
     Parameters
     ----------
@@ -360,14 +362,16 @@ def update_copy_bytes(priced: Priced, dense_params: Floats, expert_params: Float
     phi35_moe_tp1_pp8_mcore.json: 3200 MiB, all 16 experts of 4096 x 12800. 16 MiB in every baseline of 26.0 and 26.1.
     Operator: MindSpeed core/optimizer/adamw.py, one parameter at a time.
     """
-    if COPIED_UPDATE not in priced.context.mechanisms:
+    mechanisms, groups = priced.context.mechanisms, priced.classes.groups
+    if not {COPIED_UPDATE, CAST_MOMENTS} & mechanisms:
         return np.zeros_like(dense_params)
-    layer, end, expert = _largest_weights(priced)
-    groups = priced.classes.groups
     dense_share, expert_share = (
         params / (priced.at(shards) if priced.context.distributed_optimizer else 1.0)
         for params, shards in ((dense_params, groups.dense_shards), (expert_params, groups.expert_shards))
     )
+    if CAST_MOMENTS in mechanisms:
+        return np.asarray(2.0 * FP32_BYTES * np.maximum(dense_share, expert_share))
+    layer, end, expert = _largest_weights(priced)
     dense = np.minimum(np.where(ends > 0.0, max(layer, end), layer), dense_share)
     return np.asarray(FP32_BYTES * np.maximum(dense, np.minimum(expert, expert_share)))
 

@@ -91,9 +91,13 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
         # Queries, keys and values are slices of one product: each is copied out, and its gradient in again.
         copied = 4.0 * tokens * width
         operators.append(Operator("qkv_split", "vector", W, forward_bytes=copied, backward_bytes=copied, launches=3.0))
-    tensors = [Tensor("qkv", np.asarray(2.0 * tokens * width))]
     # Where values are a slice that keeps the joined product, queries and keys are arrays of their own once rotated.
+    # Context parallelism sends copies, values' too, and keeps those. Source: Transformer Engine @d0067d0d
+    # context_parallel.py:1690; a norm of keys keeps its slice, and so the product.
     apart = on.flash_attention and on.slices_heads and not model.learned_position_embeddings
+    sent = (shard.ring * shard.ulysses > 1) & (apart and not model.qk_norm and not model.attention_output_gate)
+    joined = np.where(sent, kv_heads * model.value_head_dim, width)
+    tensors = [Tensor("qkv", np.asarray(2.0 * tokens * joined))]
     tensors.append(Tensor("rotated", np.asarray(2.0 * tokens * (heads + kv_heads) * d * float(apart))))
     if model.qk_norm:
         normed = 2.0 * tokens * (heads + kv_heads) * d

@@ -66,7 +66,7 @@ def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: 
     ]
     tensors = [
         Tensor(f"{prefix}_up_out", np.asarray(2.0 * gates * elements)),
-        Tensor(f"{prefix}_activation_out", np.asarray(kept * elements)),
+        Tensor(f"{prefix}_activation_out", np.asarray((kept - 2.0 + on.input_bytes) * elements)),
     ]
     return operators, tensors, []
 
@@ -168,6 +168,10 @@ def permute_rows(
     the whole group's by an index as wide as the rows (8 B an element) and adds them back into a cleared buffer of the
     group's size the same way (Megatron-LM MoEAllGatherTokenDispatcher); with `row_index` by one index a row.
 
+    Rows that return weighted are added up alone: what is kept of them is the map of rows, 8 B for each expert that a
+    token could choose. Source: Transformer Engine pytorch/permutation.py:805 keeps its input with merging_probs alone;
+    the map has 2 E + 1 numbers of 4 B a token there, and Megatron-LM's own permute sorts an index of E numbers of 8 B.
+
     Sorting on vector units (`vector_sort`) turns the choices into whole rows in order: keys and places (8 B a choice)
     are sorted in on-chip memory and merged once, and rows stream by one index each instead of being gathered.
 
@@ -187,7 +191,7 @@ def permute_rows(
         taken, returned = 4.0 * h * sent, 2.0 * h * held_tokens(shard, on) + 6.0 * h * sent
     again = 2.0 if on.weighted_rows else 1.0
     local_experts = (experts or model.n_routed_experts or 1) / shard.ep
-    sorts = (local_experts > 1) & ~shard.gathers_tokens & (not on.sends_once)
+    sorts = (local_experts > 1) & ~shard.gathers_tokens & ~np.asarray(shard.sends_once)
     resort = np.where(sorts, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     kind: OperatorKind = "vector" if on.vector_sort else "movement"
@@ -238,6 +242,8 @@ def permute_rows(
     ]
     back = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
     kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, back))
+    if on.weighted_experts:
+        kept = np.asarray(8.0 * float(experts or model.n_routed_experts or 1) * held_tokens(shard, on))
     return operators, [Tensor(f"{prefix}unpermute_in", kept)], []
 
 
@@ -288,9 +294,9 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         gemm("expert_down_proj", h, width),
     ]
     tensors = [
-        Tensor("expert_in", np.asarray(2.0 * rows * h), per_expert=True),
+        Tensor("expert_in", np.asarray(on.input_bytes * rows * h), per_expert=True),
         Tensor("expert_up_out", np.asarray(2.0 * gates * elements), per_expert=True),
-        Tensor("expert_activation_out", np.asarray(kept * elements), per_expert=True),
+        Tensor("expert_activation_out", np.asarray((kept - 2.0 + on.input_bytes) * elements), per_expert=True),
     ]
     if on.weighted_activation:
         tensors.append(Tensor("expert_activation_unweighted", np.asarray(2.0 * elements), per_expert=True))

@@ -217,6 +217,7 @@ class Sharding:
     sequence_parallel: Bools
     gathers_tokens: Bools  # the dispatcher gathers all tokens of the group and picks its own by index
     seq_length: float
+    sends_once: Bools | bool = False  # a dispatch sends a token once to each rank, which makes its experts' rows
     hot_experts: Floats | float = 0.0  # experts whose weights every rank of the group receives for its own tokens
 
     @cached_property
@@ -248,7 +249,6 @@ class OperatorFeatures:
     fused_operators: bool = False
     fused_ring_update: bool = False
     fused_router: bool = False
-    sends_once: bool = False  # a dispatch sends a token once to each rank, which makes the rows of its experts
     row_index: bool = False  # gathered tokens are picked and added by one index a row, not one an element
     weighted_rows: bool = False  # routing weights are applied to the rows that return, not to the experts' activation
     group_launches: float = 0.0  # of an operator's cost to the host, for each group of a grouped multiplication
@@ -261,6 +261,8 @@ class OperatorFeatures:
     expert_accumulation_bytes: float = 0.0  # of an expert's weight gradient
     added_bytes: float | None = None  # of a weight gradient by its own product, where that adds to the sum
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
+    input_bytes: float = 2.0  # kept of an element of a matrix's input in an MLP; 1 where its 8-bit cast is kept
+    weighted_experts: bool = False  # rows return from the experts weighted, inside the activation's kernel
     logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
     loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
     loss_chunk: float = 0.0  # tokens of which the loss is computed at a time, gradients with it; 0: all

@@ -243,7 +243,10 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     if not arguments.release.has("mindspeed"):
         if dispatcher in {"alltoall_seq", "hierarchical"}:
             arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))
-        arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
+        name = {"allgather": "allgather", "deepep": "flex"}.get(dispatcher, "alltoall")
+        arguments.add(block, "--moe-token-dispatcher-type", name)
+        if name == "flex":
+            arguments.add(block, "--moe-flex-dispatcher-backend", dispatcher)
         return
     if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):
         arguments.note(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from autodeploy.formats.common.value_readers import FlagReader
 
-DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
+DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "deepep"}
 MAX_DEGREE = 131_072
 ALLOCATORS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 # The flags of these features turn on other features, too; they are read where that is known.
@@ -117,6 +117,9 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
             ", ".join(DISPATCHERS),
         )
     strategy["moe_dispatcher"] = DISPATCHERS[given]
+    if given == "flex":  # its backends all send a token once to each node
+        reader.text("--moe-flex-dispatcher-backend", "/strategy/moe_dispatcher")
+        reader.switch("--moe-enable-deepep", "/strategy/moe_dispatcher")
     if reader.switch("--moe-hierarchical-alltoallv", "/strategy/moe_dispatcher"):
         strategy["moe_dispatcher"] = "hierarchical"
         features.add("hierarchical_a2a")

@@ -14,7 +14,7 @@ from autodeploy.formats.megatron.arguments import add_features
 from autodeploy.formats.megatron.launch_script import environment_block, mark, release_check, release_lines
 from autodeploy.formats.megatron.layers import Placement, layout_string, placement
 from autodeploy.formats.megatron.memory import add_recompute, add_swap
-from autodeploy.formats.megatron.parallel_writer import add_schedule, expert_tensor_parallel
+from autodeploy.formats.megatron.parallel_writer import add_dispatch, add_schedule, expert_tensor_parallel
 from autodeploy.formats.megatron.post_training_launch import (
     DAPO_CLIP,
     DAPO_DROPS,
@@ -282,7 +282,7 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     add_schedule(arguments, strategy, plan.micro_batches)
     _add_layers(overrides, placed)
     if spec.model.is_moe:
-        _add_dispatcher(arguments, strategy)
+        _add_dispatcher(arguments, spec, strategy)
     add_recompute(arguments, strategy, placed, spec.model)
     add_swap(arguments, strategy, placed, spec.model)
     # An expert tensor-parallel size of 1 says the same as tp-extend-ep.
@@ -293,9 +293,12 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
         arguments.note(Message("exporters.verl_trains_without_multi_token_prediction_unless_actor"))
 
 
-def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
+def _add_dispatcher(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:
     """How tokens reach their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
     dispatcher = strategy.moe_dispatcher or "alltoall"
+    if not arguments.release.has("mindspeed"):
+        add_dispatch(arguments, spec, strategy)
+        return
     if dispatcher not in {"alltoall", "allgather"}:
         arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))
         dispatcher = "alltoall"

@@ -205,6 +205,7 @@ def space_of(search: SearchSpec, context: Context, profile: Profile, choice: Fea
         context.seq_length,
         context.global_batch,
         choice.switches,
+        deepep=context.launches_deepep,
     )
     return restrict(replace(space, tp_pp_dp_mapping=_rank_orders(space, context, profile)), search)
 

@@ -78,7 +78,13 @@ class LegalityModel:
         self.literals: list[cp_model.IntVar] = []
         self._known = {**WORDS.places(), **context.facts}
         default = default_space(
-            context.model, context.world, ranks_per_node, context.seq_length, context.global_batch, switches
+            context.model,
+            context.world,
+            ranks_per_node,
+            context.seq_length,
+            context.global_batch,
+            switches,
+            deepep=context.launches_deepep,
         )
         left = {axis: values_left(search, axis, getattr(default, axis)) for axis in RESTRICTED}
         space = {axis: sorted({*getattr(default, axis), *left[axis]}) for axis in RESTRICTED}

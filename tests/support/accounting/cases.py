@@ -98,13 +98,13 @@ COMPRESSED: dict[str, Any] = {
 }
 SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
-    *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
+    *("host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
     *("o2_optimizer", "quantized_optimizer", "selective_recompute", "adaptive_comm_buffers"),
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
     *("replicated_dispatch", "fsdp", "whole_vocabulary", "unfused_expert_accumulation"),
-    *("fused_router", "async_permutation", "fused_expert_accumulation", "torch_fsdp2", "bf16_gradients"),
+    *("fused_router", "async_permutation", "weighted_experts", "narrow_inputs", "fused_expert_accumulation", "torch_fsdp2", "bf16_gradients"),
     "chunked_loss",
 )
 # Kept or updated otherwise than Muon's.
@@ -436,7 +436,7 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
     adam = "muon" not in case.run.on
     dispatchers = ["alltoall"]
     if moe and ep > 1:
-        dispatchers = ["alltoall", "alltoall_seq", "allgather", "hierarchical"]
+        dispatchers = ["alltoall", "alltoall_seq", "allgather", "hierarchical", "deepep"]
     return Degrees(
         world=world,
         tp=tp,

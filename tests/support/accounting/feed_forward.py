@@ -21,6 +21,11 @@ def activation_bytes(r: Run) -> tuple[int, int, int]:
     return (6, 10, 2) if "fused_swiglu" in r.on else (10, 16, 4)
 
 
+def _input_bytes(r: Run) -> int:
+    """What a product keeps of an element of its input: of an 8-bit one the cast alone."""
+    return 1 if "narrow_inputs" in r.on else 2
+
+
 def add_mlp(a: Account, prefix: str, width: float) -> None:
     r, tokens, local = a.run, a.tokens, width / a.d.tp
     forward, backward, kept = activation_bytes(r)
@@ -30,7 +35,7 @@ def add_mlp(a: Account, prefix: str, width: float) -> None:
     a.vector(f"{prefix}_activation", "mlp", forward * elements, backward * elements, launches)
     a.gemm(f"{prefix}_down_proj", "mlp", tokens, r.hidden_size, local)
     a.keep(f"{prefix}_up_out", 2 * r.gates * elements)
-    a.keep(f"{prefix}_activation_out", kept * elements)
+    a.keep(f"{prefix}_activation_out", (kept - 2 + _input_bytes(r)) * elements)
     a.dense_params += (r.gates + 1) * r.hidden_size * local
 
 
@@ -47,7 +52,7 @@ def _rows_moved(a: Account, way: str, own: float, k: float, experts: float) -> t
     sharing = [0] if everything else a.groups["etp"]
     received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
     mine = experts / d.ep
-    in_order = d.dispatcher == "allgather" or "deduplicated_dispatch" in r.on  # rows are made where they are needed
+    in_order = d.dispatcher in ("allgather", "deepep")  # rows are made where they are needed
     resorted = 4 * h * received if mine > 1 and not in_order else 0
     sent = own * k
     permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
@@ -95,7 +100,8 @@ def _rows_moved(a: Account, way: str, own: float, k: float, experts: float) -> t
             calls=calls["unpermute"],
         )
         padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
-        a.keep(f"{way}unpermute_in", 2 * h * sent * padded)
+        weighted = "weighted_experts" in r.on
+        a.keep(f"{way}unpermute_in", 8 * own * experts if weighted else 2 * h * sent * padded)
 
     return received, back
 
@@ -138,9 +144,9 @@ def add_mixture(a: Account) -> None:
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
     moves_back()
-    a.keep("expert_in", 2 * received * h, hot=True)
+    a.keep("expert_in", _input_bytes(r) * received * h, hot=True)
     a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
-    a.keep("expert_activation_out", kept * elements, hot=True)
+    a.keep("expert_activation_out", (kept - 2 + _input_bytes(r)) * elements, hot=True)
     if r.weighted_activation:
         a.keep("expert_activation_unweighted", 2 * elements, hot=True)
     a.expert_params += mine * (r.gates + 1) * h * width

@@ -461,8 +461,10 @@ def _grouped(a: Account, heads: float) -> None:
         _rotary(a, tokens * (heads + keys) * r.head_dim)
     if r.copies_heads:
         a.vector("qkv_split", "attention", (2 + 2) * tokens * width, (2 + 2) * tokens * width, 3)
-    a.keep("qkv", 2 * tokens * width)
-    if not r.copies_heads and "flash_attention" in r.on and not r.learned_position_embeddings:
+    slices = not r.copies_heads and "flash_attention" in r.on and not r.learned_position_embeddings
+    copied = slices and a.d.cp > 1 and not r.qk_norm and not r.attention_output_gate  # values travel as a copy
+    a.keep("qkv", 2 * tokens * (keys * r.value if copied else width))
+    if slices:
         a.keep("rotated", 2 * tokens * (heads + keys) * r.head_dim)
     if r.qk_norm:
         normed = 2 * tokens * (heads + keys) * r.head_dim

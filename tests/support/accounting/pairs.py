@@ -117,6 +117,11 @@ def _beside(a: Account, backward: int) -> tuple[float, float]:
     return min(hidden, leaves), hidden - min(hidden, leaves)
 
 
+def _processors(a: Account) -> float:
+    """Share of the multiprocessors that DeepEP's kernels hold while products run beside them."""
+    return a.machine.contention - 1 if a.d.dispatcher == "deepep" else 0.0
+
+
 def _play(f: Account, b: Account, filler: float) -> float:
     """When the pair ends; `filler`: weight gradients of the layer before."""
     tiers = range(len(f.machine.links))
@@ -125,10 +130,11 @@ def _play(f: Account, b: Account, filler: float) -> float:
         return min(getattr(a, name), a.on_tiers[name][tier]) if a.on_tiers else 0.0
 
     (outer, inner), (outer_back, inner_back) = _beside(f, 0), _beside(b, 1)
+    taken, taken_back = _processors(f), _processors(b)
 
     # Combine of the backward beside attention, routing and shared experts of the forward.
     work = f.work(backward=0, where=lambda n, w: not _routed(n, w) and not _dense(n, w))
-    work += _shown(f, "attention", backward=False) + _shown(f, "shared", backward=False) - outer
+    work += _shown(f, "attention", backward=False) + _shown(f, "shared", backward=False) - outer + taken * f.combine
     loads = [exchange(b, "combine", t) + _on_tier(f, t, "attention", "shared", backward=False) for t in tiers]
     clock = max(filler + work, b.combine, *loads)
 
@@ -136,11 +142,12 @@ def _play(f: Account, b: Account, filler: float) -> float:
     here = b.work(backward=1, where=lambda n, w: _routed(n, w) or _shared(n, w) or _dense(n, w))
     here += b.work(backward=2, where=_dense)
     here += _shown(b, "shared", backward=True) + _shown(b, "middle", backward=True) - inner_back
+    here += taken_back * b.dispatch
     there = f.dispatch
     returned = max(here, there) + b.dispatch
     here = max(here + b.work(backward=2, where=_routed), there)
     here += f.work(backward=0, where=lambda n, w: _routed(n, w) or _dense(n, w)) + _shown(f, "middle", backward=False)
-    here -= inner
+    here += taken * f.dispatch - inner
     loads = [
         exchange(f, "dispatch", t)
         + exchange(b, "dispatch", t)
@@ -153,5 +160,6 @@ def _play(f: Account, b: Account, filler: float) -> float:
     # Combine of the forward beside routing and attention of the backward.
     work = b.work(backward=1, where=lambda n, w: _rest(n, w) or w == "attention")
     work += b.work(backward=2, where=_rest) + _shown(b, "attention", backward=True) - outer_back
+    work += taken_back * b.combine
     loads = [exchange(f, "combine", t) + _on_tier(b, t, "attention", backward=True) for t in tiers]
     return clock + max(work, f.combine, *loads)
