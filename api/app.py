@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
-from api import openapi, problems
-from api.access import RecognisedRequests
-from api.audit import AuditedRequests
-from api.event_broadcast import Following
-from api.metrics import Metrics
-from api.middleware import GuardedRequests, ObservedRequests
-from api.prefix import PrefixedRequests, refuse_own_paths
+from api.http import openapi, problems
+from api.http.access import AuditedRequests, RecognisedRequests
+from api.http.dependencies import prepare_threads
+from api.http.event_broadcast import Following
+from api.http.metrics import Metrics
+from api.http.middleware import GuardedRequests, ObservedRequests
+from api.http.prefix import PrefixedRequests, refuse_own_paths
+from api.http.session import LoginThrottle
 from api.routes import (
     ablations,
     audit,
@@ -32,12 +33,10 @@ from api.routes import (
     webhooks,
     what_if,
 )
-from api.session import LoginThrottle
-from api.threads import prepare_threads
 from api.ui import login
 from api.ui import routes as ui
-from api.ui.answers import Refusal, as_page, give_up
-from api.ui.warm_up import make_ready
+from api.ui.page_inputs import Refusal, as_page, give_up
+from api.ui.rendering import make_ready
 from autodeploy.kit.settings import Settings, load_settings
 from autodeploy.service.runner.planning import PLANNER
 from autodeploy.service.session import open_services
@@ -106,7 +105,7 @@ def create_app(
     app.state.stopping = threading.Event()
     app.state.login_throttle = LoginThrottle(settings.login_attempts)
     app.add_middleware(GuardedRequests, body_limit_bytes=settings.body_limit_bytes)
-    app.add_middleware(RecognisedRequests, settings=settings)
+    app.add_middleware(RecognisedRequests, settings=settings, login_page=login.login_page)
     app.add_middleware(AuditedRequests)
     app.add_middleware(ObservedRequests)
     for module in (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.kit.errors import SpecError
     from autodeploy.kit.version import ENGINE_VERSION as __version__
     from autodeploy.library import check, estimate, plan
-    from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.answers import CheckLimits, CheckReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
@@ -40,7 +40,7 @@ _LIVES_IN = {
     **dict.fromkeys(("plan", "estimate", "check"), "autodeploy.library"),
     **dict.fromkeys(("Client", "AsyncClient"), "autodeploy.client"),
     **dict.fromkeys(("Plan", "PlanSet"), "autodeploy.specs.planset"),
-    **dict.fromkeys(("CheckLimits", "CheckReport"), "autodeploy.specs.check"),
+    **dict.fromkeys(("CheckLimits", "CheckReport"), "autodeploy.specs.answers"),
     "Spec": "autodeploy.specs.spec",
     "SpecError": "autodeploy.kit.errors",
 }

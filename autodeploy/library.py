@@ -11,7 +11,7 @@ from autodeploy.analysis.launch_checks.launch import launch_of
 from autodeploy.analysis.launch_checks.launch_check import check as check_launch
 from autodeploy.formats.import_document import import_document, import_file
 from autodeploy.search import planner
-from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.reading import read_spec_document, read_spec_file
 from autodeploy.specs.spec import Spec
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.search.progress import Progress
-    from autodeploy.specs.check import CheckReport
+    from autodeploy.specs.answers import CheckReport
     from autodeploy.specs.planset import Plan, PlanSet
 
 SpecSource: TypeAlias = "Spec | Mapping[str, Any] | str | Path"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.figures.accuracy_svg import SPEED_FILE
+from autodeploy.reports.figures.charts import SPEED_FILE
 from docs.accuracy_page.measures import measure
 from docs.accuracy_page.plot import write_accuracy
 from docs.accuracy_page.sets import ASCEND

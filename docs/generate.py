@@ -129,7 +129,7 @@ mindformers @f52743ca.
 
 def memory_page() -> str:
     from autodeploy.costs.workload.memory_choices import CHOICES, EVERYTHING
-    from autodeploy.space.memory_rules import launched_choices, memory_variants
+    from autodeploy.space.rules import launched_choices, memory_variants
     from autodeploy.stack.releases import releases
 
     defaults = [release for release in releases() if release.is_default]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autodeploy.reports.evidence import in_words, unproven
+from autodeploy.reports.plan_report import in_words, unproven
 from autodeploy.reports.wording import chance, percent, seconds
 from hardware_profiles import load_profile
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.reports.evidence import evidence_line, evidence_table
+from autodeploy.reports.plan_report import evidence_line, evidence_table
 from autodeploy.reports.recommendation import (
     fastest_line,
     other_fastest,

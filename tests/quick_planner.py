@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 
 from autodeploy.kit.errors import ProfileError, SearchCancelled
 from autodeploy.search.branch_and_bound.search_space import SearchSize
+from autodeploy.specs.answers import StrategyBound, StrategyBounds, WhyNot
 from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline, Slot
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.spec import canonical_json, spec_hash
-from autodeploy.specs.what_if import StrategyBound, StrategyBounds, WhyNot
 from autodeploy.stack.features import FEATURES
 from tests import factories
 

@@ -4,13 +4,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from api.bodies import read_document
-from api.dependencies import ServicesDep
-from api.openapi import spec_request_body
-from api.problems import responses
-from api.threads import run_slowly
+from api.http.dependencies import ServicesDep, read_document, run_slowly
+from api.http.openapi import spec_request_body
+from api.http.problems import responses
 from autodeploy.service.requests.intake import read_network_spec
-from autodeploy.specs.ablation import AblationReport
+from autodeploy.specs.plan_details import AblationReport
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 

@@ -5,12 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from api.bodies import read_document
-from api.dependencies import BatchId, ServicesDep, WebhookDep
-from api.documents import BatchDocument
-from api.openapi import document_request_body
-from api.problems import responses
-from api.threads import run_submission
+from api.http.dependencies import BatchId, ServicesDep, WebhookDep, read_document, run_submission
+from api.http.documents import BatchDocument
+from api.http.openapi import document_request_body
+from api.http.problems import responses
 from autodeploy.service.batches import BatchRequest
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from api.documents import ModelList, ProfileItem, ProfileList, SchemaList, StackDocument, StackItem, StackList
-from api.problems import responses
+from api.http.documents import ModelList, ProfileItem, ProfileList, SchemaList, StackDocument, StackItem, StackList
+from api.http.problems import responses
 from autodeploy.kit.errors import NotFoundError, SpecError
-from autodeploy.service.requests.schemas import json_schema, schema_names
+from autodeploy.service.requests.intake import json_schema, schema_names
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import Preset, list_presets, read_preset
 from autodeploy.stack.software import shipped_stacks, stack_named

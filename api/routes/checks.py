@@ -4,15 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
-from api.bodies import read_document
-from api.dependencies import ServicesDep
-from api.openapi import document_request_body
-from api.problems import responses
-from api.threads import run_slowly
+from api.http.dependencies import ServicesDep, read_document, run_slowly
+from api.http.openapi import document_request_body
+from api.http.problems import responses
 from autodeploy.service.launch_requests import CheckRequest, check_of_request
 from autodeploy.service.requests.intake import CompareRequest, read_request
-from autodeploy.specs.check import CheckReport
-from autodeploy.specs.comparison import Comparison
+from autodeploy.specs.answers import CheckReport
+from autodeploy.specs.plan_details import Comparison
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 

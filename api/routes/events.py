@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from api.dependencies import SearchesDep, SearchId, ServicesDep
-from api.event_broadcast import following_of
-from api.problems import responses
+from api.http.dependencies import SearchesDep, SearchId, ServicesDep
+from api.http.event_broadcast import following_of
+from api.http.problems import responses
 from autodeploy.service.store.events import STATUS
 from autodeploy.specs.planset import FINISHED
 

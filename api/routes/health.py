@@ -5,9 +5,9 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from api.dependencies import ServicesDep
-from api.documents import Health, Version
-from api.problems import responses
+from api.http.dependencies import ServicesDep
+from api.http.documents import Health, Version
+from api.http.problems import responses
 
 router = APIRouter(tags=["service"])
 

@@ -4,12 +4,10 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.bodies import read_document
-from api.dependencies import PlanId, SearchesDep, ServicesDep
-from api.documents import PlanDocument
-from api.openapi import spec_request_body
-from api.problems import responses
-from api.threads import run_slowly
+from api.http.dependencies import PlanId, SearchesDep, ServicesDep, read_document, run_slowly
+from api.http.documents import PlanDocument
+from api.http.openapi import spec_request_body
+from api.http.problems import responses
 from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.specs.artefact import MEDIA_TYPES, Artefact
 from autodeploy.specs.plan_details import OperatorReport

@@ -1,21 +1,21 @@
-"""/v1/searches: submit, list, look at, annotate, cancel, delete."""
+"""Routes /v1/searches: submit, list, look at, annotate, cancel, delete."""
 
+import re
 import time
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic import BeforeValidator
 
-from api.bodies import read_document
-from api.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep, WebhookDep
-from api.documents import Annotations, PlanList, SearchDocument, SearchList
-from api.event_broadcast import following_of
-from api.moments import Moment
-from api.openapi import spec_request_body
-from api.prefix import own_address
-from api.problems import responses
-from api.threads import run_submission
+from api.http.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep, WebhookDep, read_document, run_submission
+from api.http.documents import Annotations, PlanList, SearchDocument, SearchList
+from api.http.event_broadcast import following_of
+from api.http.openapi import spec_request_body
+from api.http.prefix import own_address
+from api.http.problems import responses
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.requests.intake import read_spec
@@ -24,6 +24,26 @@ from autodeploy.service.searches.views import SearchView
 from autodeploy.service.store.base import SEARCH_ID_PATTERN
 from autodeploy.service.store.searches import SORTS, SearchFilter
 from autodeploy.specs.planset import Status
+
+_RFC_3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[-+][0-9]{2}:[0-9]{2})", re.ASCII
+)
+LAST_YEAR = 9998  # what comes after a moment is still one
+
+
+def _moment(value: Any) -> Any:
+    if not isinstance(value, str) or _RFC_3339.fullmatch(value) is None:
+        raise ValueError(Message("api.moment_with_time_zone", example="2026-11-20T12:00:00Z"))
+    try:
+        moment = datetime.fromisoformat(value.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None or moment.year > LAST_YEAR:
+        raise ValueError(Message("api.no_such_moment", last=LAST_YEAR))
+    return moment
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 SORT = f"^-?({'|'.join(SORTS)})$"
 # Who waits is asked that often whether he is still there.

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from api.dependencies import PrincipalDep, SearchId, ServicesDep
-from api.documents import DeliveryDocument, DeliveryList, WebhookSecret
-from api.problems import responses
+from api.http.dependencies import PrincipalDep, SearchId, ServicesDep
+from api.http.documents import DeliveryDocument, DeliveryList, WebhookSecret
+from api.http.problems import responses
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 

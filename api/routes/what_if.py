@@ -4,11 +4,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
-from api.bodies import read_document
-from api.dependencies import ServicesDep
-from api.openapi import document_request_body
-from api.problems import responses
-from api.threads import run_slowly
+from api.http.dependencies import ServicesDep, read_document, run_slowly
+from api.http.openapi import document_request_body
+from api.http.problems import responses
 from autodeploy.service.launch_requests import (
     CompareClustersRequest,
     ImproveRequest,
@@ -19,7 +17,7 @@ from autodeploy.service.launch_requests import (
     read_strategy,
 )
 from autodeploy.service.requests.intake import read_network_spec, read_request
-from autodeploy.specs.what_if import ClusterComparison, ImproveReport, Recommendation, WhyNot
+from autodeploy.specs.answers import ClusterComparison, ImproveReport, Recommendation, WhyNot
 
 router = APIRouter(prefix="/v1", tags=["what-if"])
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from api.ui.languages import texts
+from api.http.languages import texts
 from autodeploy.analysis.trace_comparison import GROUPS, compared_parts
-from autodeploy.reports.figures.accuracy_svg import PAGE, Point, groups_of, predicted_against_measured_svg
-from autodeploy.reports.labels import part_names
-from autodeploy.reports.wording import degrees
+from autodeploy.reports.figures.charts import PAGE, Point, groups_of, predicted_against_measured_svg
+from autodeploy.reports.wording import degrees, part_names
 from autodeploy.service.store.base import iso
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from autodeploy.analysis.trace_comparison import ComparedPart
     from autodeploy.messages import Language
-    from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunPage, RunView
+    from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunPage, RunView
 
 SMALL_ERROR = 0.10
 SHOWN_FACTORS = 3

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from api.ui.views import ProfileRow
     from autodeploy.messages import Language
-    from autodeploy.specs.what_if import ClusterComparison
+    from autodeploy.specs.answers import ClusterComparison
 
 OFFERS = 3
 FILLED = 2  # rows that name a cluster before anything was sent; prices are for people to say

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
 
-from api.session import forget_session, session_of, set_session
-from api.ui.page_inputs import FormValues, is_foreign
+from api.http.session import forget_session, is_foreign, session_of, set_session
+from api.ui.page_inputs import FormValues
 from api.ui.rendering import render
 from autodeploy.kit.errors import UnknownCallerError
 from autodeploy.service.session import Services
 
 if TYPE_CHECKING:
-    from api.session import LoginThrottle
+    from api.http.session import LoginThrottle
 
 log = structlog.get_logger("api")
 

@@ -1,36 +1,89 @@
-"""What pages ask for; where it can't be had the request ends with the page that says so."""
+"""Inputs of pages, and the answers that several pages give: another address, what is missing or refused."""
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import urlsplit
+import json
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
+from fastapi.responses import RedirectResponse
 
-from api.ui.answers import Refusal, not_found, refused
+from api.http.languages import language_of, requested_language, texts
+from api.http.session import is_foreign
+from api.ui.formats import sentence
+from api.ui.rendering import render
 from api.ui.views import Views
 from autodeploy.kit.errors import NotFoundError
 from autodeploy.service.searches.views import PlanView
 
-
-# Where a request comes from, as browsers say it.
-def is_foreign(request: Request) -> bool:
-    """Whether a form was sent from a page of another site; only browsers say where a form comes from."""
-    return _stated(request) is False
+if TYPE_CHECKING:
+    from fastapi import Response
+    from fastapi.responses import HTMLResponse, JSONResponse
 
 
-def is_of_own_page(request: Request) -> bool:
-    """Whether the browser says that a page of this site sent it; every browser says so with a change."""
-    return _stated(request) is True
+class Refusal(Exception):
+    """Ends a request, wherever it is handled, with a page."""
+
+    def __init__(self, page: Response) -> None:
+        super().__init__(page.status_code)
+        self.page = page
 
 
-def _stated(request: Request) -> bool | None:
-    """True: from this site; False: from another; None: not said."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site in {"same-origin", "none"}
-    origin = request.headers.get("origin")
-    return None if origin is None else urlsplit(origin).netloc == request.headers.get("host")
+async def give_up(_: Request, refusal: Exception) -> Response:
+    """The page of a `Refusal`."""
+    assert isinstance(refusal, Refusal)
+    return refusal.page
+
+
+def see(request: Request, path: str, *, status: int = 303) -> RedirectResponse:
+    """Sends the browser to another page, in the language that it asked for."""
+    kept = requested_language(request)
+    return RedirectResponse(path + (f"?lang={kept}" if kept else ""), status_code=status)
+
+
+def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLResponse:
+    """The page that says so; by default with what may have become of searches and plans."""
+    words = texts(language_of(request))
+    message, hint = str(error), hint or words["error.not_found_hint"]
+    return _error(request, 404, words["problem.not-found"], message or hint, hint if message else "")
+
+
+def unknown(request: Request, message: str) -> HTMLResponse:
+    """The page that says why something of a plan or a search can't be worked out."""
+    return _error(request, 422, texts(language_of(request))["plan.errors"], message)
+
+
+def refused(request: Request) -> HTMLResponse:
+    """The page that says that a form came from another site."""
+    words = texts(language_of(request))
+    return _error(request, 403, words["problem.forbidden"], sentence(words["api.only_own_pages_may_change"]))
+
+
+def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:
+    return render(request, "error.html", status=status, title=title, message=message, hint=hint)
+
+
+# Problems as pages, for people who came with a browser.
+KEPT_HEADERS = ("retry-after", "allow")
+
+
+def as_page(request: Request, problem: JSONResponse) -> Response:
+    """The problem as a page where a browser asked for one; programs, and scripts of pages, get it as it is."""
+    if "text/html" not in request.headers.get("accept", "") or "/v1/" in request.url.path:
+        return problem
+    document = json.loads(bytes(problem.body))
+
+    missing = problem.status_code == 404
+    page = render(
+        request,
+        "error.html",
+        status=problem.status_code,
+        title=document["title"],
+        message=texts(language_of(request))["error.not_found_hint"] if missing else document["detail"],
+        hint="" if missing else document["hint"],
+    )
+    page.headers.update({name: problem.headers[name] for name in KEPT_HEADERS if name in problem.headers})
+    return page
 
 
 # What a posted form says.

@@ -1,4 +1,4 @@
-"""What the page of one plan says, and the strategies that its what-if and why-not boxes ask about."""
+"""The page of one plan, and the conditions and strategies that its what-if and why-not boxes ask about."""
 
 from __future__ import annotations
 
@@ -6,30 +6,157 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from api.ui.conditions import conditions_of, grade_of, memory_by_grade
-from api.ui.languages import texts, title
+from api.http.languages import texts, title
 from api.ui.search_page import axes, expected, rl_charts, rl_context, step_shares
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
 from autodeploy.reports import figures
-from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.figures.layout import PART_COLOURS
 from autodeploy.reports.operator_table import tier_name
-from autodeploy.reports.plan_report import measured_mfu
+from autodeploy.reports.plan_report import evidence_line, evidence_table, measured_mfu
 from autodeploy.reports.recommendation import box_table, rescaled_line
-from autodeploy.reports.wording import choices, degrees, field_name
+from autodeploy.reports.wording import choices, degrees, field_name, part_names
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import RESHAPING, of_launch
 from autodeploy.specs.planset import PARTS as PART_FIELDS
+from autodeploy.specs.spec import parse_spec
 from cost_models.schedule import schedule, searched
-from hardware_profiles import list_profiles, load_profile
+from hardware_profiles import ProfileError, list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.messages import Language
     from autodeploy.service.searches.views import PlanView
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from hardware_profiles import Profile
+
+
+GRADE = "{device}"
+"""Stands in a path for the chip grade that the spec says, which may be one of the things that were turned."""
+LINK = "gb_per_s_per_npu"
+HBM = "usable_hbm_gib"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A value of the spec that can be changed: where it stands and what it is now.
+
+    `least` and `step` are of numbers; `options` are the words of a choice. `tier` is the level of the interconnect
+    that a bandwidth is of.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    value: str
+    least: str = "1"
+    step: str = "1"
+    options: tuple[str, ...] = ()
+    tier: str = ""
+
+
+def conditions_of(plan: Plan, spec: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """What of the work and the cluster can be turned; nothing of post-training, whose lengths say it all."""
+    training, strategy = spec["training"], plan.strategy
+    if training.get("rl"):
+        return ()
+    batch = plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1)
+    conditions = [
+        Condition("num_npus", ("cluster", "num_npus"), str(plan.num_npus_used)),
+        Condition("global_batch_size", ("training", "global_batch_size"), str(batch)),
+        Condition("seq_length", ("training", "seq_length"), str(training["seq_length"])),
+    ]
+    uneven = training.get("routing_imbalance")
+    if spec["model"].get("n_routed_experts") and isinstance(uneven, int | float):
+        path = ("training", "routing_imbalance")
+        conditions.append(Condition("routing_imbalance", path, f"{uneven:g}", step="0.05"))
+    conditions += _of_hardware(spec["cluster"])
+    risk = spec.get("search", {}).get("risk", "averse")
+    conditions.append(Condition("risk", ("search", "risk"), risk, options=("averse", "neutral")))
+    return tuple(conditions)
+
+
+def profile_of_plan(cluster: Mapping[str, Any]) -> Profile | None:
+    """The hardware profile with the spec's own numbers; None where it is not there any more."""
+    try:
+        return load_profile(str(cluster["profile"]), cluster.get("overrides") or None)
+    except ProfileError:
+        return None
+
+
+def grade_of(cluster: Mapping[str, Any]) -> str:
+    """The chip grade that the spec says, or its profile's default; empty where the profile is gone."""
+    profile = profile_of_plan(cluster)
+    return str(cluster.get("device") or (profile.default_device if profile else ""))
+
+
+def _of_hardware(cluster: Mapping[str, Any]) -> list[Condition]:
+    """Chip grade, usable memory (GiB) and the bandwidth of each level of the interconnect (GB/s a card, one way)."""
+    profile = profile_of_plan(cluster)
+    if profile is None:
+        return []
+    conditions, grade = [], grade_of(cluster)
+    if len(profile.devices) > 1:
+        conditions.append(Condition("device", ("cluster", "device"), grade, options=tuple(profile.devices)))
+    memory = profile.quantities.get(f"devices.{grade}.{HBM}")
+    if memory is not None:
+        path = ("cluster", "overrides", f"devices.{GRADE}.{HBM}")
+        conditions.append(Condition(HBM, path, f"{memory.value:g}", step="any"))
+    for name, quantity in profile.quantities.items():
+        tier, _, number = name.rpartition(".")
+        if number == LINK:
+            path = ("cluster", "overrides", name)
+            conditions.append(Condition(name, path, f"{quantity.value:g}", least="0", step="any", tier=tier))
+    return conditions
+
+
+def memory_by_grade(cluster: Mapping[str, Any]) -> dict[str, str]:
+    """Usable memory of each chip grade as the box writes it, GiB."""
+    profile = profile_of_plan(cluster)
+    paths = {} if profile is None else {grade: f"devices.{grade}.{HBM}" for grade in profile.devices}
+    return {grade: f"{profile.quantities[path].value:g}" for grade, path in paths.items() if profile is not None}
+
+
+def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[str, Any]) -> Spec:
+    """The spec with the conditions that a form changed; another number of cards has no broken nodes.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    document = spec.model_dump(mode="json")
+    memory = memory_by_grade(document["cluster"])
+    for condition in conditions:
+        text = str(given.get(condition.name, condition.value)).strip()
+        grade = document["cluster"].get("device") or grade_of(document["cluster"])
+        own = memory.get(grade) if condition.name == HBM else None  # the box shows that of the grade that was chosen
+        if text in ("", condition.value, own):
+            continue
+        *parents, field = (step.replace(GRADE, grade) for step in condition.path)
+        place = document
+        for parent in parents:
+            place[parent] = {**(place.get(parent) or {})}
+            place = place[parent]
+        place[field] = value = text if condition.options else _number(text)
+        if condition.name == "num_npus":
+            place.pop("blocks", None)
+        peak = place.get("routing_imbalance_peak")
+        if condition.name == "routing_imbalance" and isinstance(peak, float) and isinstance(value, float):
+            place["routing_imbalance_peak"] = max(peak, value)
+    document.pop("strategy", None)
+    return parse_spec(document)
+
+
+def _number(text: str) -> Any:
+    """A whole number, a fraction, or the text, of which the spec says what is wrong."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return text
+
 
 KNOBS: dict[str, tuple[str, ...]] = {
     "tp": ("1", "2", "4", "8", "16"),
@@ -195,7 +322,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "uncertain_numbers": box_table(view.plan_set.risk, lang),
         "sure": bool(view.plan.evidence) or view.plan.p_fits is not None,
         "axes": axes(strategy, lang),
-        "part_names": figures.labels.part_names(lang),
+        "part_names": part_names(lang),
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
         "knobs": knobs_of(strategy, moe=bool(spec["model"].get("n_routed_experts"))),
@@ -210,7 +337,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
             "parts": [name for name in PART_FIELDS if getattr(view.plan.breakdown, name) > 0.0],
             "grade": grade_of(spec["cluster"]),
             "memory": memory_by_grade(spec["cluster"]),
-            "bar": {name: figures.labels.part_names(lang)[name] for name in PART_COLOURS},
+            "bar": {name: part_names(lang)[name] for name in PART_COLOURS},
             "breakdown": view.plan.breakdown.model_dump(mode="json"),
             "step_time_s": view.plan.step_time_s,
             "peak_memory_gib": view.plan.peak_memory_gib,

@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from api.threads import slowly
-from api.ui.answers import not_found, see, unknown
+from api.http.dependencies import slowly
+from api.http.languages import language_of, texts
 from api.ui.clusters import choices as cluster_choices
 from api.ui.clusters import clusters_context, form_rows
-from api.ui.conditions import changed_spec, conditions_of
 from api.ui.formats import count, seconds
-from api.ui.languages import language_of, texts
 from api.ui.page_inputs import (
-    OwnForm,  # noqa: TC001 - FastAPI reads annotations
-    PlanOfPage,  # noqa: TC001 - FastAPI reads annotations
-    ViewsOfApp,  # noqa: TC001 - FastAPI reads annotations
+    OwnForm,
+    PlanOfPage,
+    ViewsOfApp,
+    not_found,
+    see,
+    unknown,
 )
 from api.ui.plan_page import (
     KNOBS,
+    changed_spec,
     changed_strategy,
     changes_of,
+    conditions_of,
     knobs_of,
     other_values,
     plan_context,
@@ -34,22 +37,20 @@ from api.ui.plan_page import (
 from api.ui.rendering import data, render
 from api.ui.routes import form_page
 from api.ui.run_page import run_page
-from api.ui.search_page import spec_text, step_shares
-from api.ui.strategy_picture import picture
+from api.ui.search_page import picture, spec_text, step_shares
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message, in_language
-from autodeploy.reports.answers import answer_lines
-from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
+from autodeploy.reports.comparison import answer_lines, checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.figures.layout import LANE_COLOURS, SLOT_COLOURS
-from autodeploy.reports.labels import part_names
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
 from autodeploy.reports.plan_report import rule_lines
+from autodeploy.reports.wording import part_names
 from autodeploy.service.requests.intake import MAX_COMPARED
 from autodeploy.service.searches.service import NEWEST
 from autodeploy.service.store.searches import SearchFilter
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.search import Axis
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT
 from hardware_profiles import ProfileError
 
@@ -59,11 +60,11 @@ if TYPE_CHECKING:
     from api.ui.views import SearchRow, Views
     from autodeploy.messages import Language
     from autodeploy.service.searches.views import PlanView
+    from autodeploy.specs.answers import ClusterComparison
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.plan_details import PipelineTimeline, Slot
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.what_if import ClusterComparison
 
 
 # What a plan's what-if box leads to.

@@ -1,11 +1,20 @@
-"""From a template to a response: language, addresses, formats and the headers every page carries."""
+"""From a template to a response: language, addresses, formats, headers, style sheets, scripts; made ready at the start.
+
+Assets are served under addresses that change with their content, plotly.js from the installed package: nothing is
+fetched from elsewhere.
+"""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
-from functools import partial
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import version
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -13,17 +22,121 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from api.prefix import own_address
-from api.ui.assets import asset_url
+from api.http.languages import language_of, requested_language, texts
+from api.http.prefix import own_address
 from api.ui.formats import FILTERS
-from api.ui.languages import language_of, requested_language, texts
 from autodeploy import messages
-from autodeploy.reports.figures.layout import plotly_style_ids
+from autodeploy.messages import LANGUAGES
+from autodeploy.reports.figures import layout as palette
+from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
+from autodeploy.reports.figures.layout import plotly_js, plotly_style_ids
+from autodeploy.service.calls import SMALL_SPEC
+from autodeploy.space.rules import load_rules
+from autodeploy.specs.spec import parse_spec
+from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.requests import Request
+
+    from autodeploy.service.session import Services
+
+
+PLOTLY = "plotly.min.js"
+STYLE = "pages.css"
+SCRIPTS = "pages.js"
+# What every page loads is one file each, fetched once and kept; plotly.js is fetched when the first figure is drawn.
+_BUNDLES = {
+    STYLE: ("palette.css", "base.css", "charts.css"),
+    SCRIPTS: (
+        "axis_ticks.js",
+        "tabs.js",
+        "copy.js",
+        "details.js",
+        "charts.js",
+        "new.js",
+        "paste.js",
+        "progress_curve.js",
+        "progress.js",
+        "searches.js",
+        "start.js",
+        "strategies.js",
+        "timeline.js",
+        "what_if.js",
+    ),
+}
+_MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file as it goes over the wire."""
+
+    name: str
+    content: bytes
+    media_type: str
+    digest: str
+
+
+@cache
+def asset(name: str) -> Asset | None:
+    """The file of that name, or None; read once."""
+    content = _content(name)
+    if content is None:
+        return None
+    suffix = name[name.rindex(".") :]
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return Asset(name, content, _MEDIA_TYPES[suffix], digest)
+
+
+@cache
+def compressed(name: str) -> bytes:
+    """The file of that name as gzip; made when it is first sent, because plotly.js takes a while."""
+    served = asset(name)
+    if served is None:
+        raise LookupError(f"no static file {name!r}")
+    return gzip.compress(served.content, compresslevel=6, mtime=0)
+
+
+def asset_url(name: str) -> str:
+    """The address of a file, which may be cached for ever."""
+    served = asset(name)
+    if served is None:
+        raise LookupError(f"no static file {name!r}")
+    return f"/static/{name}?v={served.digest}"
+
+
+def _content(name: str) -> bytes | None:
+    if name in _BUNDLES:
+        return _bundle(name)
+    if name == PLOTLY:
+        return plotly_js().encode()
+    if name == "palette.css":
+        return palette_css().encode()
+    shipped = {entry.name: entry for entry in (files("api.ui") / "static").iterdir()}
+    entry = shipped.get(name)
+    return entry.read_bytes() if entry is not None and entry.is_file() else None
+
+
+def _bundle(name: str) -> bytes:
+    parts = []
+    for part in _BUNDLES[name]:
+        served = asset(part)
+        if served is None:
+            raise LookupError(f"no static file {part!r}")
+        parts.append(served.content.strip())
+    text = b"\n".join(parts)
+    # In a function of their own, scripts share names with each other but with nobody else.
+    return text if name == STYLE else b'"use strict";\n(() => {\n' + text + b"\n})();\n"
+
+
+def palette_css() -> str:
+    """The palette as classes, so that tables and bars have the colours of the figures."""
+    colours = palette.PART_COLOURS | palette.MEMORY_COLOURS
+    colours |= {f"fate-{fate}": colour for fate, colour in palette.FATE_COLOURS.items()}
+    return "".join(f".c-{name} {{ fill: {colour}; background: {colour}; }}\n" for name, colour in colours.items())
+
 
 # plotly.js would write a style sheet into the page; charts.css stands in for it, so 'self' is enough everywhere.
 # It makes patterns and saved pictures with data: addresses.
@@ -119,3 +232,37 @@ def _compressed(request: Request, answer: R) -> R:
         answer.headers["Content-Encoding"] = "gzip"
         answer.headers["Content-Length"] = str(len(answer.body))
     return answer
+
+
+READY_LIMIT_S = 20.0
+
+
+def make_ready(services: Services) -> None:
+    """Reads templates, texts, rules and profiles, while the processes that compute for requests start beside.
+
+    Some two seconds of work on two cores, all of it kept for the life of the server. Who asked in these seconds would
+    wait for all of it at once, or be refused because too many wait. Where a machine is so busy that it takes long, the
+    processes go on beside the first requests.
+    """
+    end_s = time.monotonic() + READY_LIMIT_S
+    starting = threading.Thread(target=services.make_ready, daemon=True)
+    starting.start()
+    warm_up()
+    services.planner.check_space(parse_spec(SMALL_SPEC))  # as each submission does
+    starting.join(max(0.0, end_s - time.monotonic()))
+
+
+def warm_up() -> None:
+    """What pages read, whichever planner computes."""
+    for name in list_profiles():
+        load_profile(name)
+    load_rules()
+    for name in ENVIRONMENT.list_templates(extensions=["html"]):
+        ENVIRONMENT.get_template(name)
+    for lang in LANGUAGES:
+        texts(lang)
+    shipped_points()
+    shipped_points(MEMORY_FILE)
+    plotly_style_ids()
+    for name in (STYLE, SCRIPTS, PLOTLY):
+        compressed(name)

@@ -6,20 +6,18 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from api.threads import slowly
+from api.http.dependencies import slowly
+from api.http.languages import language_of, requested_language, texts
 from api.ui import new_search_form
 from api.ui.accuracy_page import accuracy_context
-from api.ui.answers import not_found, see
-from api.ui.assets import asset, compressed
-from api.ui.languages import language_of, requested_language, texts
 from api.ui.new_search_form import choices_of
-from api.ui.page_inputs import OWN_PAGE, OwnForm, ViewsOfApp
-from api.ui.rendering import render
+from api.ui.page_inputs import OWN_PAGE, OwnForm, ViewsOfApp, not_found, see
+from api.ui.rendering import asset, compressed, render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
 from autodeploy.kit.errors import ConflictError, FieldError, NotFoundError, SpecError
-from autodeploy.reports.figures.accuracy_svg import MEMORY_FILE, shipped_points
+from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.service.searches.service import NEWEST
 from autodeploy.service.store.searches import SORTS, SearchFilter

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
 
 from api.ui.clusters import request_of
-from api.ui.strategy_picture import MAX_SAMPLED_STRATEGIES
+from api.ui.search_page import MAX_SAMPLED_STRATEGIES
 from autodeploy.analysis.rehearsal.rehearse import smaller_than
 from autodeploy.formats.registry import formats_of
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.reports.wording import short_degrees
-from autodeploy.service.callers.access import ANYONE
 from autodeploy.service.launch_requests import read_offers
+from autodeploy.service.requests.callers import ANYONE
 from autodeploy.service.requests.intake import pasted_document, read_network_spec, refuse_unstorable
 from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.store.base import iso
-from autodeploy.specs.common_mistakes import slips
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import list_presets
-from autodeploy.specs.spec import Spec
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.reading import slips
+from autodeploy.specs.spec import Spec, spec_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.stack.frameworks import launchers
 from hardware_profiles import KINDS, ProfileError, list_profiles, load_profile, no_profile
@@ -35,16 +34,14 @@ if TYPE_CHECKING:
 
     from autodeploy.formats.common.import_result import Imported
     from autodeploy.search.planner import WhyNot
-    from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunPage
+    from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunPage
     from autodeploy.service.searches.views import PlanView, SearchSummary, SearchView
     from autodeploy.service.session import Services
     from autodeploy.service.store.searches import SearchFilter
-    from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.answers import ClusterComparison, ScalingReport, StrategyBounds
     from autodeploy.specs.artefact import Artefact
-    from autodeploy.specs.comparison import Comparison
-    from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
+    from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.what_if import ClusterComparison, ScalingReport, StrategyBounds
     from hardware_profiles import Profile, Quantity
 
 

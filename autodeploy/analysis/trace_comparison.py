@@ -12,8 +12,12 @@ from cost_models.compute import gemm_s
 from hardware_profiles import cluster_topology, load_profile
 
 if TYPE_CHECKING:
-    from autodeploy.formats.measurements.profiler_output import ExchangeGroup, ProfilerOutput
-    from autodeploy.formats.measurements.profiler_tables import MemoryTrace, OperatorClass
+    from autodeploy.formats.measurements.profiler_tables import (
+        ExchangeGroup,
+        MemoryTrace,
+        OperatorClass,
+        ProfilerOutput,
+    )
     from autodeploy.messages import Language
     from autodeploy.specs.measured_run import ProfilerTimes
     from autodeploy.specs.planset import Breakdown, Plan

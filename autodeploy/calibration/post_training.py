@@ -14,7 +14,7 @@ from autodeploy.costs.post_training.samples import InfeasibleRlError
 from autodeploy.costs.post_training.step import MEAN_HALF_WIDTH
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.record_reading import Diagnosis
+from autodeploy.specs.record import Diagnosis
 from autodeploy.specs.strategy import Recompute
 from cost_models.hbm import GIB
 

@@ -19,7 +19,7 @@ from autodeploy.calibration.overlays import covariance_of_matrix, overlay_number
 from autodeploy.calibration.record_prediction import fits_time, measured_step_s, predict_record
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.release_defaults import in_graph_mode, release_of, stack_of
+from autodeploy.specs.software import in_graph_mode, release_of, stack_of
 from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:

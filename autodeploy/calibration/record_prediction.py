@@ -16,9 +16,9 @@ from autodeploy.costs.steps.scenarios import estimate_and_slopes
 from autodeploy.costs.workload.flops import forward_flops_per_token
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.record_reading import Diagnoses
-from autodeploy.specs.release_defaults import features_of, release_of
+from autodeploy.specs.record import Diagnoses
 from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.software import features_of, release_of
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB

@@ -24,12 +24,12 @@ from autodeploy.kit.errors import ProfileError, SpecError
 from autodeploy.messages import Message
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.base import Document
+from autodeploy.specs.diagnostics import Text
 from autodeploy.specs.measurements import RlMeasured, ServedMeasured
-from autodeploy.specs.message_table import Text
 from autodeploy.specs.planset import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
-from autodeploy.specs.release_defaults import release_of, stack_of
 from autodeploy.specs.rl import EngineMode
+from autodeploy.specs.software import release_of, stack_of
 from autodeploy.stack.frameworks import ENGINES, UNRESTRICTED
 from cost_models.hbm import GIB
 from cost_models.serving import Service, served

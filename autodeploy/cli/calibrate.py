@@ -1,4 +1,4 @@
-"""`autodeploy calibrate`: fit a profile's efficiencies to measured runs and benchmarks."""
+"""`autodeploy calibrate`, `probe`, `cluster`: profiles from measurements, a probe's script, a cluster's own files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import BenchmarkOp, BenchmarkRanks, Lang, LanguageOption
+from autodeploy.cli.options import BenchmarkOp, BenchmarkRanks, Lang, LanguageOption, Output, SpecFile, read_spec
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
-app = typer.Typer()
+
+calibrate_app = typer.Typer()
 
 
-@app.command(
+@calibrate_app.command(
     epilog="Examples: autodeploy calibrate runs.jsonl --profile ascend-800t-a2 -o overlay.yaml; "
     "autodeploy calibrate train.log hccl.txt gemm.csv --plan p_7kq2abcd --profile ascend-800t-a2 -o overlay.yaml; "
     "autodeploy calibrate ASCEND_PROFILER_OUTPUT/ --plan p_7kq2abcd --profile ascend-800t-a2 --page run.md "
@@ -166,10 +167,10 @@ def _from_runs(
 
     spec, plan = None, None
     if plan_id is not None:
-        from autodeploy.cli.export import stored_plan
+        from autodeploy.cli.conversion import stored_plan
 
         plan_set, plan = stored_plan(plan_id)
-        from autodeploy.specs.stored_spec import spec_of
+        from autodeploy.specs.spec import spec_of
 
         spec = spec_of(plan_set.search)
     elif spec_file is not None:
@@ -193,7 +194,7 @@ def _traced(
     from autodeploy.analysis.trace_comparison import compare_trace, trace_page
     from autodeploy.cli.options import current_language
     from autodeploy.cli.output import write_report
-    from autodeploy.formats.measurements.profiler_output import read_profiler_output
+    from autodeploy.formats.measurements.profiler_tables import read_profiler_output
     from autodeploy.service.runner.planning import load_planner
 
     output = read_profiler_output(folder)
@@ -212,3 +213,139 @@ def _tell_factors(factors: dict[str, float]) -> None:
 
     for name, factor in factors.items():
         talk(f"  {name:<14} x {factor:6.3f}")
+
+
+probe_app = typer.Typer()
+
+
+@probe_app.command(
+    epilog="Examples: autodeploy probe spec.yaml -o probe.py; autodeploy probe spec.yaml --nodes 2 -o probe.py; "
+    "torchrun --nproc-per-node 8 probe.py; "
+    "autodeploy calibrate autodeploy_probe.json --profile ascend-800t-a2 -o overlay.yaml"
+)
+def probe(
+    spec_file: SpecFile,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROBE.py", help="file to write the script to")],
+    plans: Annotated[
+        Path | None, typer.Option("--plans", metavar="PLANSET.json", help="plans of this spec; default: plan it now")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=2, help="whole nodes that will run it")] = 1,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="ranks that will run it, if fewer")] = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Write a self-contained script that benchmarks the operators and messages of this spec's best plans."""
+    from autodeploy.analysis.probe.script import request_of, script_of
+    from autodeploy.cli.output import notify, write_report
+
+    spec = read_spec(spec_file)
+    request = request_of(spec, _plans(spec, plans), nodes=nodes, ranks=ranks)
+    write_report(script_of(request), output)
+    for group, instead in request["cut_groups"].items():
+        notify("probe_group_cut", group=group, instead=instead)
+    notify("probe_written", count=len(request["measurements"]), plans=len(request["plans"]))
+
+
+def _plans(spec: Spec, file: Path | None) -> Sequence[Plan]:
+    """Of the file, or the spec's own strategy, or the best of a search."""
+    from pydantic import ValidationError
+
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.search import planner
+    from autodeploy.specs.field_errors import field_errors
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.text_files import load_json, read_text
+
+    if file is not None:
+        try:
+            return PlanSet.model_validate(load_json(read_text(file))).plans
+        except ValidationError as error:
+            raise SpecError(errors=field_errors(error, prefix="/plans")) from None
+    if spec.strategy is not None:
+        return (planner.estimate(spec),)
+    from autodeploy.cli.output import SearchTalk
+
+    with SearchTalk() as talk:
+        return planner.plan(spec, progress=talk, should_cancel=talk.should_cancel, alone=True).plans
+
+
+cluster_app = typer.Typer(no_args_is_help=True)
+
+
+@cluster_app.callback()
+def cluster() -> None:
+    """Clusters as they are."""
+
+
+@cluster_app.command(
+    "import", epilog="Example: autodeploy cluster import hccl.json topo.txt hccn.txt hccl_test.txt -o cluster.yaml"
+)
+def import_files(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="rank table (hccl.json); map of switches (basic-tor-node-cm); what npu-smi info -t topo, hccn_tool "
+            "-speed -g and hccl_test print",
+        ),
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="NAME", help="profile to compare with; default: the one that matches the rank table"
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="name of the cluster in the spec")] = None,
+    op: BenchmarkOp = None,
+    ranks: BenchmarkRanks = None,
+    leaf_nodes: Annotated[
+        int | None, typer.Option("--leaf-nodes", min=1, max=25_000, help="nodes per leaf switch")
+    ] = None,
+    leaf_oversubscription: Annotated[
+        float | None,
+        typer.Option(
+            "--leaf-oversubscription", min=1.0, max=1000.0, help="bandwidth to nodes over bandwidth of uplinks"
+        ),
+    ] = None,
+    output: Output = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Write a spec's cluster with the measurements as its overlay; report where files and profile disagree."""
+    from autodeploy.analysis.cluster_import import import_cluster
+    from autodeploy.cli.output import notify, write_report
+    from autodeploy.formats.cluster_files import read_cluster_file
+    from autodeploy.kit.yaml_text import yaml_text
+
+    read = [(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files]
+    imported = import_cluster(read, profile, leaf_nodes=leaf_nodes, leaf_oversubscription=leaf_oversubscription)
+    for said in imported.disagreements:
+        notify(said.key, **said.values)
+    if not imported.disagreements:
+        notify("cluster_agrees", profile=imported.profile)
+    if not {"num_npus", "blocks"} & imported.document.keys():
+        notify("no_cluster_size")
+    named = {"name": name} if name is not None else {}
+    write_report(yaml_text({"cluster": imported.document | named}), output)
+
+
+@cluster_app.command("export", epilog="Example: autodeploy cluster export hall-2 --author 'NPU team' -o overlay.yaml")
+def export_overlay(
+    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="name from `runs ls`")],
+    author: Annotated[str, typer.Option("--author", help="who vouches for the numbers")],
+    releases: Annotated[
+        list[str] | None,
+        typer.Option("--release", help="software of the runs, e.g. 'CANN 8.3.RC1'; repeatable"),
+    ] = None,
+    output: Output = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Write a cluster's overlay for sharing: numbers, author and releases, without models and runs."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.runs.service import exported_overlay
+    from autodeploy.service.session import open_services
+
+    with open_services(load_settings()) as services:
+        document = exported_overlay(services.runs, name, author, tuple(releases or ()))
+    from autodeploy.kit.yaml_text import profile_text
+
+    write_report(profile_text(document, "Exported by autodeploy cluster export."), output)

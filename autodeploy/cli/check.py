@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from autodeploy.cli.exits import GATE_FAILED
-from autodeploy.cli.import_file import (
+from autodeploy.cli.conversion import (
     Cluster,  # noqa: TC001 - typer reads annotations
     Device,  # noqa: TC001 - typer reads annotations
     NumNpus,  # noqa: TC001 - typer reads annotations
     Settings,  # noqa: TC001 - typer reads annotations
 )
+from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, language
 from autodeploy.cli.verify import Megatron, MindSpeed, MindSpeedLLM, Python, Stages, trees_of, witness
 from autodeploy.messages import Message
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autodeploy.client import Client
     from autodeploy.kit.errors import SpecError
     from autodeploy.service.session import Services
-    from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.answers import CheckLimits, CheckReport
 
 
 # What `check` and `improve` share.
@@ -57,13 +57,13 @@ class LaunchOptions:
             with line and column, or with every bad or missing field.
         """
         from autodeploy.analysis.launch_checks.launch import launch_of
-        from autodeploy.cli.import_file import read_foreign
+        from autodeploy.cli.conversion import read_foreign
 
         return launch_of(read_foreign(self.file, self.settings), self.cluster, self.device, self.num_npus)
 
     def on_server(self, server: str, ask: Callable[[Client, dict[str, Any]], Report], **more: Any) -> Report:
         """What a server answers to the text of the file; `more` is the rest of the request."""
-        from autodeploy.cli.import_file import variables_of
+        from autodeploy.cli.conversion import variables_of
         from autodeploy.cli.remote import connect
         from autodeploy.specs.text_files import read_text
 
@@ -174,7 +174,7 @@ def check(
     """
     from autodeploy.analysis.launch_checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report
-    from autodeploy.specs.check import CheckLimits
+    from autodeploy.specs.answers import CheckLimits
 
     limits = CheckLimits(
         max_memory=share(max_memory, "--max-memory", most=100.0),
@@ -258,7 +258,7 @@ def _shown(report: CheckReport, form: CheckFormat, lang: LanguageOption, name: s
 
 def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> CheckReport:
     """In this process; the database is opened only where it has a say: an overlay, or a plan id."""
-    from autodeploy.cli.why_not import PLAN_ID
+    from autodeploy.cli.what_if import PLAN_ID
     from autodeploy.kit.errors import SpecError
 
     stored = baseline if baseline is not None and PLAN_ID.fullmatch(baseline) else None
@@ -283,7 +283,7 @@ def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> Ch
 def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, before: Baseline | None) -> CheckReport:
     """The command line of a script alone, where no spec can be made of it."""
     from autodeploy.analysis.launch_checks.legality import check_unread
-    from autodeploy.cli.import_file import variables_of
+    from autodeploy.cli.conversion import variables_of
     from autodeploy.specs.text_files import read_text
 
     return check_unread(
@@ -308,7 +308,7 @@ def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
     from dataclasses import replace
 
     from autodeploy.analysis.launch_checks.baseline import Baseline, unread_baseline
-    from autodeploy.cli.import_file import variables_of
+    from autodeploy.cli.conversion import variables_of
     from autodeploy.kit.errors import SpecError
     from autodeploy.service.launch_requests import baseline_in
     from autodeploy.specs.text_files import read_text
@@ -340,7 +340,7 @@ def is_launch(path: Path, text: str) -> bool:
 
 def _sent(baseline: str | None) -> str | dict[str, Any] | None:
     """A baseline as a server takes it: a plan id, a document, or the file of a launch."""
-    from autodeploy.cli.why_not import PLAN_ID
+    from autodeploy.cli.what_if import PLAN_ID
     from autodeploy.specs.text_files import read_text
 
     if baseline is None or PLAN_ID.fullmatch(baseline):
@@ -359,7 +359,7 @@ def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:
     SpecError
         when it is neither.
     """
-    from autodeploy.cli.why_not import PLAN_ID
+    from autodeploy.cli.what_if import PLAN_ID
     from autodeploy.kit.errors import SpecError
     from autodeploy.specs.text_files import load_json, load_yaml, read_text
 

@@ -9,35 +9,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer.main import get_command_name
 
-from autodeploy.cli import (
-    ablate,
-    audit,
-    calibrate,
-    check,
-    cluster,
-    compare,
-    database,
-    doctor,
-    export,
-    import_file,
-    improve,
-    keys,
-    models,
-    plan,
-    probe,
-    profiles,
-    recommend,
-    replay,
-    runs,
-    serve,
-    stacks,
-    validate,
-    verify,
-    why_not,
-    worker,
-)
+from autodeploy.cli import check, plan, validate, verify
+from autodeploy.cli.administration import audit_app, database_app, doctor_app, keys_app
+from autodeploy.cli.calibrate import calibrate_app, cluster_app, probe_app
+from autodeploy.cli.catalogue import models_app, profiles_app, stacks_app
+from autodeploy.cli.comparisons import ablate_app, compare_app
+from autodeploy.cli.conversion import export_app, import_file_app
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
 from autodeploy.cli.output import EveryCommand, begin, loudness
+from autodeploy.cli.runs import replay_app, runs_app
+from autodeploy.cli.serve import serve_app, worker_app
+from autodeploy.cli.what_if import improve_app, recommend_app, why_not_app
 from autodeploy.kit.process import collect_seldom, leave, use_one_thread
 
 if TYPE_CHECKING:
@@ -53,18 +35,29 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, probe, export, why_not, improve, recommend, ablate, check, compare, verify):
-    app.add_typer(module.app)
-for module in (replay, import_file, serve, worker, doctor):
-    app.add_typer(module.app)
-app.add_typer(profiles.app, name="profiles", help="List, show and write hardware profiles.")
-app.add_typer(stacks.app, name="stacks", help="List and show software stacks.")
-app.add_typer(models.app, name="models", help="List and show model presets.")
-app.add_typer(cluster.app, name="cluster", help="Import a cluster's own files, export its overlay.")
-app.add_typer(runs.app, name="runs", help="Add, list and remove measured runs of plans.")
-app.add_typer(keys.app, name="keys", help="Create, list and revoke API keys of the server.")
-app.add_typer(audit.app, name="audit", help="List and prune the audit log.")
-app.add_typer(database.app, name="db", help="Upgrade, downgrade, prune, export and import the database.")
+for commands in (
+    *(
+        plan.app,
+        validate.app,
+        calibrate_app,
+        probe_app,
+        export_app,
+        why_not_app,
+        improve_app,
+        recommend_app,
+        ablate_app,
+    ),
+    *(ablate_app, check.app, compare_app, verify.app, replay_app, import_file_app, serve_app, worker_app, doctor_app),
+):
+    app.add_typer(commands)
+app.add_typer(profiles_app, name="profiles", help="List, show and write hardware profiles.")
+app.add_typer(stacks_app, name="stacks", help="List and show software stacks.")
+app.add_typer(models_app, name="models", help="List and show model presets.")
+app.add_typer(cluster_app, name="cluster", help="Import a cluster's own files, export its overlay.")
+app.add_typer(runs_app, name="runs", help="Add, list and remove measured runs of plans.")
+app.add_typer(keys_app, name="keys", help="Create, list and revoke API keys of the server.")
+app.add_typer(audit_app, name="audit", help="List and prune the audit log.")
+app.add_typer(database_app, name="db", help="Upgrade, downgrade, prune, export and import the database.")
 
 SERVICES = (["serve"], ["worker"])  # they have processes of their own for searches
 

@@ -83,8 +83,7 @@ def read_spec(name: str) -> Spec:
         return read_spec_file(Path(name), _doubt)
     import sys
 
-    from autodeploy.specs.document_bounds import MAX_BYTES, refuse_long
-    from autodeploy.specs.text_files import load_yaml
+    from autodeploy.specs.text_files import MAX_BYTES, load_yaml, refuse_long
 
     text = sys.stdin.read(MAX_BYTES + 1)
     refuse_long(text, MAX_BYTES)

@@ -168,7 +168,7 @@ def show(
 
         write_report(render_markdown(plan_set, language(lang)), output)
     elif output_format is ReportFormat.CSV:
-        from autodeploy.reports.csv_table import plans_csv
+        from autodeploy.reports.documents import plans_csv
 
         write_report(plans_csv(plan_set), output)
     elif output_format is ReportFormat.HTML:
@@ -194,7 +194,7 @@ def _with_spares(spec: Spec) -> Spec:
 
 def _plan_here(spec: Spec) -> PlanSet:
     """In this process, stored in the database of the settings."""
-    from autodeploy.cli.progress import SearchTalk
+    from autodeploy.cli.output import SearchTalk
     from autodeploy.kit.settings import load_settings
     from autodeploy.service.session import open_services
 
@@ -203,7 +203,7 @@ def _plan_here(spec: Spec) -> PlanSet:
 
 
 def _plan_there(spec: Spec, server: str) -> PlanSet:
-    from autodeploy.cli.progress import SearchTalk
+    from autodeploy.cli.output import SearchTalk
     from autodeploy.cli.remote import connect, plan_there
 
     with connect(server) as client, SearchTalk() as talk:

@@ -15,7 +15,7 @@ from autodeploy.messages import Message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.cli.progress import SearchTalk
+    from autodeploy.cli.output import SearchTalk
     from autodeploy.client import Client, Event, Search
     from autodeploy.search.planner import Progress
     from autodeploy.specs.planset import PlanSet

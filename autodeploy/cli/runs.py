@@ -1,20 +1,22 @@
-"""`autodeploy runs`: what was measured when plans ran."""
+"""`autodeploy runs` and `replay`: measured runs of plans, and calibration as it would have been."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Server, SimpleFormat, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, SimpleFormat, language
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.service.runs.views import RunOutcome, RunView
+    from autodeploy.service.runs.service import RunOutcome, RunView
 
-app = typer.Typer(no_args_is_help=True)
+
+runs_app = typer.Typer(no_args_is_help=True)
 
 COLUMNS = ("run", "plan", "cluster", "measured", "predicted", "error", "inside")
 FIGURES = (
@@ -26,7 +28,7 @@ SHOWN_PLANS = 10
 SHOWN_FACTORS = 4
 
 
-@app.command(epilog="Example: autodeploy runs add p_7kq2abcd train.log")
+@runs_app.command(epilog="Example: autodeploy runs add p_7kq2abcd train.log")
 def add(
     plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="id of the plan that was run, p_...")],
     file: Annotated[
@@ -69,7 +71,7 @@ def add(
         outcome = _document(_add_here(plan_id, file, met, note, op, ranks, rehearse))
     else:
         from autodeploy.cli.remote import connect
-        from autodeploy.formats.measurements.measured_text import MAX_TEXT_BYTES
+        from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES
         from autodeploy.specs.text_files import read_text
 
         body: dict[str, Any] = {"note": note}
@@ -84,7 +86,7 @@ def add(
     write_report(json_text(outcome) if as_json else outcome_text(outcome, language(lang)), None)
 
 
-@app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
+@runs_app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
 def list_all(
     cluster: Annotated[str | None, typer.Option("--cluster", help="runs of this cluster only")] = None,
     plan_id: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="runs of this plan only")] = None,
@@ -117,7 +119,7 @@ def list_all(
     write_report(table_text(titles, [_cells(row, spoken) for row in rows], right=frozenset({3, 4, 5})), None)
 
 
-@app.command("rm", epilog="Example: autodeploy runs rm run_01m3xk7pq2w9a4fh")
+@runs_app.command("rm", epilog="Example: autodeploy runs rm run_01m3xk7pq2w9a4fh")
 def remove(
     run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="run id from `runs ls`, run_...")],
     server: Server = None,
@@ -127,7 +129,7 @@ def remove(
     from autodeploy.cli.output import notify
 
     if server is None:
-        from autodeploy.cli.audit import note_here
+        from autodeploy.cli.administration import note_here
         from autodeploy.kit.settings import load_settings
         from autodeploy.service.session import open_services
 
@@ -151,10 +153,10 @@ def _add_here(
     ranks: int | None,
     rehearse: str | None,
 ) -> RunOutcome:
-    from autodeploy.cli.audit import note_here
+    from autodeploy.cli.administration import note_here
     from autodeploy.formats.measurements.measured_file import read_measured_file
     from autodeploy.kit.settings import load_settings
-    from autodeploy.service.clusters.evidence import measured_of_document, only_run
+    from autodeploy.service.clusters.overlays import measured_of_document, only_run
     from autodeploy.service.session import open_services
 
     if file is None:
@@ -276,3 +278,59 @@ def _seconds(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:+.1f} %"
+
+
+replay_app = typer.Typer()
+
+
+@replay_app.command(epilog="Example: autodeploy replay --allowed-mean 0.5 --allowed-run 5")
+def replay(
+    cluster: Annotated[str | None, typer.Option("--cluster", help="runs of this cluster only")] = None,
+    allowed_mean: Annotated[
+        float, typer.Option("--allowed-mean", min=0.0, max=1000.0, help="growth of the mean error, percentage points")
+    ] = 0.5,
+    allowed_run: Annotated[
+        float, typer.Option("--allowed-run", min=0.0, max=1000.0, help="growth of one run's error, percentage points")
+    ] = 5.0,
+    output: Output = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Predict all stored runs with this release. Exit code 1: errors grew by more than allowed."""
+    from autodeploy.cli.exits import GATE_FAILED
+    from autodeploy.cli.output import json_text, notify, table_text, write_report
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.runner.planning import load_planner
+    from autodeploy.service.runs.replay import replay as replay_runs
+    from autodeploy.service.session import open_services
+
+    with open_services(load_settings()) as services:
+        replayed = replay_runs(services.database, load_planner(), cluster=cluster)
+    passes = replayed.passes(allowed_mean / 100.0, allowed_run / 100.0)
+    if output_format is ListFormat.JSON:
+        runs = [asdict(run) for run in replayed.runs]
+        figures = {"mean_before": replayed.mean_before, "mean_after": replayed.mean_after, "passes": passes}
+        write_report(json_text({**figures, "runs": runs}), output)
+    else:
+        names = ("run", "cluster", "measured", "error", "peak_memory")
+        titles = [command_text(language(lang), name) for name in names]
+        rows = [
+            [
+                run.id,
+                run.cluster,
+                "" if run.measured_s is None else f"{run.measured_s:.4g} s",
+                " -> ".join(filter(None, (_share(run.error_before), run.refused or _share(run.error_after)))),
+                " -> ".join(filter(None, (_share(run.memory_error_before), _share(run.memory_error_after)))),
+            ]
+            for run in replayed.runs
+        ]
+        write_report(table_text(titles, rows, right=frozenset({2, 3})), output)
+    if not replayed.runs:
+        notify("replay_nothing")
+    if replayed.mean_before is not None and replayed.mean_after is not None:
+        before, after = (f"{100 * mean:.1f} %" for mean in (replayed.mean_before, replayed.mean_after))
+        notify("before_now", name="MAPE", before=before, after=after)
+    if not passes:
+        notify("replay_fails", runs=", ".join(run.id for run in replayed.worse(allowed_run / 100.0)[:20]) or "-")
+        raise typer.Exit(GATE_FAILED)

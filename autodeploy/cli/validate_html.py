@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autodeploy.calibration.validation import RlRow, Row, ServedRow
 from autodeploy.cli.validate import extent_words, statistics_table, unmeasured_table
 from autodeploy.messages import in_language, text_of
-from autodeploy.reports.figures.accuracy_svg import Point, predicted_against_measured_svg
-from autodeploy.reports.figures.charts import predicted_against_measured
+from autodeploy.reports.figures.charts import Point, predicted_against_measured, predicted_against_measured_svg
 from autodeploy.reports.figures.layout import figure_json, plotly_js
 from autodeploy.reports.wording import command_text, part_name
 

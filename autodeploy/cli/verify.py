@@ -57,7 +57,7 @@ def verify(
     Exit codes: 0 all numbers agree, 1 one differs or a stage stops. Nothing is downloaded.
     """
     from autodeploy.analysis.launch_checks.launch import launch_of
-    from autodeploy.cli.export import stored
+    from autodeploy.cli.conversion import stored
     from autodeploy.formats.import_document import import_document
 
     trees = trees_of(megatron, mindspeed, mindspeed_llm)

@@ -6,8 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autodeploy.formats.measurements.benchmark_tables import is_collective_table, read_collective_table
-from autodeploy.formats.measurements.measured_text import MAX_TEXT_BYTES, bad_line, lines_of
+from autodeploy.formats.measurements.benchmark_tables import (
+    MAX_TEXT_BYTES,
+    bad_line,
+    is_collective_table,
+    lines_of,
+    read_collective_table,
+)
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun

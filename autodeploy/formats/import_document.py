@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.import_result import UNNAMED, Imported
-from autodeploy.formats.common.other_trainings import refuse_other_configuration
+from autodeploy.formats.common.launch_script import refuse_other_configuration
 from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
 from autodeploy.formats.megatron.script import import_launch_script
 from autodeploy.formats.mindformers.configuration import import_mindformers, is_mindformers
-from autodeploy.formats.mindspeed_rl.reader import import_mindspeed_rl, is_mindspeed_rl
+from autodeploy.formats.mindspeed_rl import import_mindspeed_rl, is_mindspeed_rl
 from autodeploy.formats.torchtitan.reader import import_torchtitan, is_toml, is_torchtitan, load_toml
 from autodeploy.formats.verl.reader import import_verl, is_verl
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.document_bounds import MAX_BYTES, MAX_LAUNCH_CHARACTERS, refuse_long
 from autodeploy.specs.hf_config import read_hf_config
-from autodeploy.specs.text_files import load_json, load_yaml, read_text
+from autodeploy.specs.text_files import MAX_BYTES, MAX_LAUNCH_CHARACTERS, load_json, load_yaml, read_text, refuse_long
 
 if TYPE_CHECKING:
     from autodeploy.specs.diagnostics import Diagnostics

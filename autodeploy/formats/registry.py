@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from autodeploy.formats.common.target_release import profile_of
+from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact
 from autodeploy.specs.field_errors import did_you_mean
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 from autodeploy.stack.schedules import frameworks_with
 
@@ -45,19 +45,21 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "mindspeed-llm": Format("formats.megatron.mindspeed_llm", launches="mindspeed-llm"),
-    "mindspeed-llm-flags": Format("formats.megatron.mindspeed_llm", "export_flags", launches="mindspeed-llm"),
+    "mindspeed-llm": Format("formats.megatron.launch_script", "export_mindspeed_llm", launches="mindspeed-llm"),
+    "mindspeed-llm-flags": Format(
+        "formats.megatron.launch_script", "export_mindspeed_llm_flags", launches="mindspeed-llm"
+    ),
     "mindspeed-llm-fsdp2": Format("formats.fsdp2.writer", launches="mindspeed-llm-fsdp2"),
     "torchtitan-npu": Format("formats.torchtitan.writer", launches="torchtitan-npu"),
-    "megatron": Format("formats.megatron.megatron_lm", launches="megatron"),
-    "megatron-flags": Format("formats.megatron.megatron_lm", "export_flags", launches="megatron"),
+    "megatron": Format("formats.megatron.launch_script", "export_megatron", launches="megatron"),
+    "megatron-flags": Format("formats.megatron.launch_script", "export_megatron_flags", launches="megatron"),
     "mindformers": Format("formats.mindformers.configuration", launches="mindformers"),
     "verl": Format("formats.verl.writer", launches="verl"),
-    "mindspeed-rl": Format("formats.mindspeed_rl.writer", launches="mindspeed-rl"),
+    "mindspeed-rl": Format("formats.mindspeed_rl", launches="mindspeed-rl"),
     "ascendjob": Format("formats.megatron.ascend_job", brings_launch=True),
-    "chrome-trace": Format("reports.chrome_trace", of_timeline=True),
+    "chrome-trace": Format("reports.documents", "export_trace", of_timeline=True),
     "json": Format("reports.documents", "export_json"),
-    "csv": Format("reports.csv_table"),
+    "csv": Format("reports.documents", "export_csv"),
     "markdown": Format("reports.documents", "export_markdown", for_people=True),
     "html": Format("reports.documents", "export_html", for_people=True),
 }

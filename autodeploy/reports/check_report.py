@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from autodeploy.messages import in_language
-from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.plan_report import (
+    evidence_line,
     experts_line,
     header,
     interval_line,
@@ -34,7 +34,7 @@ from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.check import Changes, CheckReport, Compared, Gate, Remedy
+    from autodeploy.specs.answers import Changes, CheckReport, Compared, Gate, Remedy
     from autodeploy.specs.planset import Plan
 
 GIB = 2**30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language, text_of
-from autodeploy.reports.rows import looks_like, what_differs
+from autodeploy.reports.run_facts import looks_like, what_differs
 from autodeploy.reports.tables import Table
 from autodeploy.reports.wording import (
     bracketed,

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 from autodeploy.costs.inputs.build_context import healthy_npus, profile_of
 from autodeploy.costs.steps.one_strategy import as_candidate, facts_of_placement
 from autodeploy.search.prepared import judged_context
-from autodeploy.space.launch_limits import LaunchRules
-from autodeploy.space.memory_rules import launchable
-from autodeploy.space.rule_sentences import told
-from autodeploy.space.rules import broken_rules, values_of
+from autodeploy.space.rules import LaunchRules, broken_rules, launchable, told, values_of
 from autodeploy.specs.spec import no_strategy
 
 if TYPE_CHECKING:
-    from autodeploy.specs.broken_rule import BrokenRule
+    from autodeploy.specs.diagnostics import BrokenRule
     from autodeploy.specs.spec import Spec
 
 

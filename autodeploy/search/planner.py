@@ -9,8 +9,8 @@ from autodeploy.search.prepared import budget_of, describe_hashes, prepare, prof
 from autodeploy.search.progress import Progress
 from autodeploy.search.questions import complete, operators, strategy_bounds, why_not
 from autodeploy.search.ranking.one_strategy import Predicted, Prepared
-from autodeploy.space.launch_limits import LaunchRules
-from autodeploy.specs.what_if import WhyNot
+from autodeploy.space.rules import LaunchRules
+from autodeploy.specs.answers import WhyNot
 
 __all__ = [
     "LaunchRules",

@@ -13,7 +13,7 @@ from autodeploy.search.ranking.measured_speed import measured_ratio
 from autodeploy.search.ranking.one_strategy import Prepared
 from autodeploy.search.ranking.plans import Identity
 from autodeploy.space.feature_choice import FeatureChoice, choose_features
-from autodeploy.space.unmodelled import refuse_unmodelled
+from autodeploy.space.rules import refuse_unmodelled
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.stack.features import mechanisms
 

@@ -23,16 +23,16 @@ from autodeploy.search.ranking.partial_strategy import Asked, explain_partly_giv
 from autodeploy.search.ranking.selection import axes_asked, mfu_of_a_second
 from autodeploy.search.ranking.why_not import explain_rejection
 from autodeploy.space.tree import distinct
-from autodeploy.specs.what_if import StrategyBound, StrategyBounds
+from autodeploy.specs.answers import StrategyBound, StrategyBounds
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.specs.answers import WhyNot
     from autodeploy.specs.plan_details import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.what_if import WhyNot
     from cost_models.arrays import Floats, Ints
 
 

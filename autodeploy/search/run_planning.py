@@ -19,7 +19,7 @@ from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message
 from autodeploy.search.ranking.explanation import explanation
 from autodeploy.search.ranking.search_result import gap_of
-from autodeploy.specs.comparison import SparePlan, SpareRow
+from autodeploy.specs.plan_details import SparePlan, SpareRow
 from autodeploy.specs.planset import Counts, Optimality, SearchInfo, Timing
 from autodeploy.specs.spec import spec_hash
 

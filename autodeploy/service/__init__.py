@@ -1,8 +1,7 @@
 """Services: the transaction boundary below the command line, the API and the pages."""
 
-from autodeploy.service.callers.access import ANYONE, AccessService, KeyView, Principal, Scope
-from autodeploy.service.runs.service import RunService
-from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
+from autodeploy.service.requests.callers import ANYONE, AccessService, KeyView, Principal, Scope
+from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunService, RunView
 from autodeploy.service.searches.service import SearchService
 from autodeploy.service.searches.submissions import Submission
 from autodeploy.service.searches.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message
-from autodeploy.service.callers.access import ANYONE, Principal
+from autodeploy.service.requests.callers import ANYONE, Principal
 from autodeploy.service.requests.intake import read_request, read_spec
 from autodeploy.service.searches.submissions import Admitted, search_of_key
 from autodeploy.service.store.base import new_batch_id, now_in

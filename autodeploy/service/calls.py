@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.runner.planning import load_planner
-from autodeploy.service.runs.views import MovedPlan
-from autodeploy.specs.spec import parse_spec
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.service.runs.service import MovedPlan
+from autodeploy.specs.spec import parse_spec, spec_of
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
     from autodeploy.search.planner import LaunchRules
     from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.planning import Planner
-    from autodeploy.service.runs.views import ClusterView
+    from autodeploy.service.runs.service import ClusterView
     from autodeploy.service.store.runs import RunTexts, SearchTexts
-    from autodeploy.specs.ablation import AblationReport
-    from autodeploy.specs.check import CheckLimits, CheckReport
-    from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
-    from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import (
+    from autodeploy.specs.answers import (
+        CheckLimits,
+        CheckReport,
         ClusterAnswer,
         ClusterOffer,
         ImproveReport,
@@ -37,6 +33,9 @@ if TYPE_CHECKING:
         StrategyBounds,
         WhyNot,
     )
+    from autodeploy.specs.plan_details import AblationReport, OperatorReport, PipelineTimeline
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
 
 
 # How a cluster's overlay moves one stored plan, and which of its factors do it.
@@ -90,8 +89,6 @@ def make_ready(planner: str) -> None:
 def make_ready_to_read() -> None:
     """Imports the readers of every kind of document."""
     from autodeploy.service import launch_requests as check_intake  # noqa: F401 - that is all
-    from autodeploy.service.clusters import evidence as measured_intake  # noqa: F401 - that is all
-    from autodeploy.service.requests import intake as pasted  # noqa: F401 - that is all
 
 
 def estimate(planner: str, spec: Spec) -> Plan:

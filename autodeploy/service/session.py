@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from autodeploy.formats import registry as exporters
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.reports.answers import rehearsal_lines
-from autodeploy.reports.comparison import compare_plans
+from autodeploy.reports.comparison import compare_plans, rehearsal_lines
 from autodeploy.service import calls
 from autodeploy.service.batches import BatchService
-from autodeploy.service.callers.access import ANYONE, AccessService, Principal
-from autodeploy.service.callers.audit import AuditLog
 from autodeploy.service.clusters.overlays import with_overlay
-from autodeploy.service.launches import refuse_illegal
+from autodeploy.service.launch_requests import refuse_illegal
+from autodeploy.service.requests.callers import ANYONE, AccessService, AuditLog, Principal
 from autodeploy.service.requests.intake import best_of, with_checkpoints
 from autodeploy.service.runner.call_pool import CallPool
 from autodeploy.service.runner.embedded import EmbeddedRunner
@@ -32,8 +30,7 @@ from autodeploy.service.store.searches import Searches
 from autodeploy.service.webhooks.service import WebhookService
 from autodeploy.specs.artefact import with_remarks
 from autodeploy.specs.planset import SearchInfo, plan_set_of_one
-from autodeploy.specs.spec import Spec, no_strategy
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import Spec, no_strategy, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,18 +43,12 @@ if TYPE_CHECKING:
     from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.runner import JobRunner
     from autodeploy.service.runner.workers import WorkerView
-    from autodeploy.service.runs.views import RunOutcome
+    from autodeploy.service.runs.service import RunOutcome
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database
-    from autodeploy.specs.ablation import AblationReport
-    from autodeploy.specs.artefact import Artefact
-    from autodeploy.specs.check import CheckLimits, CheckReport
-    from autodeploy.specs.comparison import Comparison
-    from autodeploy.specs.measured_run import MeasuredRun
-    from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
-    from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.what_if import (
+    from autodeploy.specs.answers import (
+        CheckLimits,
+        CheckReport,
         ClusterComparison,
         ClusterOffer,
         ImproveReport,
@@ -66,6 +57,11 @@ if TYPE_CHECKING:
         StrategyBounds,
         WhyNot,
     )
+    from autodeploy.specs.artefact import Artefact
+    from autodeploy.specs.measured_run import MeasuredRun
+    from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.strategy import Strategy
 
 
 # Of the process that takes searches; each search has one more, and so has the queue.

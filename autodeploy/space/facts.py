@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.space.candidates import DISPATCHERS
-from autodeploy.space.memory_rules import FACT, launched_choices
-from autodeploy.space.schedule_columns import LAUNCHED
-from autodeploy.specs.mindformers_networks import network_of
+from autodeploy.space.rules import FACT, LAUNCHED, launched_choices
+from autodeploy.specs.launched import network_of
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
 from autodeploy.stack.padding import pairs_take_padding
 from autodeploy.stack.schedules import SCHEDULES, variant_of

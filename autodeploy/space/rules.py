@@ -1,28 +1,112 @@
-"""Legality rules as data: read from rules.yaml once, applied as array masks with reject counts."""
+"""Legality rules as data: read once, applied as array masks with reject counts; sentences, launch limits, memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from autodeploy.space.candidates import AXES, CP_ALGOS, DISPATCHERS, Candidates
-from autodeploy.space.schedule_columns import COLUMNS, Words, axes_behind, with_columns
+from autodeploy.kit.errors import FieldError, UnsupportedError
+from autodeploy.messages import Message
+from autodeploy.space.candidates import AXES, CP_ALGOS, DISPATCHERS, Candidates, of_schedules
+from autodeploy.specs.diagnostics import BrokenRule
 from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
-from autodeploy.stack.record_texts import record_texts
+from autodeploy.stack.record_texts import record_texts, with_numbers
+from cost_models.schedule import SCHEDULES, schedule, schedules
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from autodeploy.messages import Message
-    from autodeploy.stack.features import AskedFor
+    from autodeploy.specs.spec import Spec
+    from autodeploy.stack.features import AskedFor, Stack
     from cost_models.arrays import Bools
+
+
+LAUNCHED: Final = "launched_schedules"
+"""The fact that says which schedules a release launches."""
+
+_ATTRIBUTES: Final = {
+    "paired": "pairs",
+    "folded": "folded",
+    "copies": "copies",
+    "least_chunks": "least_chunks",
+    "most_chunks": "most_chunks",
+    "one_stage": "one_stage",
+}
+
+
+def _least_micro_batches(schedule: Any, pp: Any) -> Any:
+    schedule, pp = np.broadcast_arrays(schedule, pp)
+    least = np.ones(schedule.shape, dtype=np.int64)
+    for place, each in enumerate(schedules()):
+        of_schedule = schedule == place
+        if of_schedule.any():
+            least = np.where(of_schedule, each.least_micro_batches(pp), least)
+    return least
+
+
+def _launched(schedule: Any, names: frozenset[str] | None) -> Any:
+    return np.array([names is None or each.name in names for each in schedules()])[schedule]
+
+
+# Name of each column -> the axes, or the fact, that it follows from, and how.
+_COLUMNS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
+    **{
+        name: (("schedule",), lambda schedule, attribute=attribute: of_schedules(attribute, schedule))
+        for name, attribute in _ATTRIBUTES.items()
+    },
+    "least_micro_batches": (("schedule", "pp"), _least_micro_batches),
+    "launched": (("schedule", LAUNCHED), _launched),
+}
+COLUMNS: Final = frozenset(_COLUMNS)
+
+
+def axes_behind(names: Iterable[str]) -> frozenset[str]:
+    """The names with the axes that columns of schedules follow from in the columns' place."""
+    read: set[str] = set()
+    for name in names:
+        read |= set(_COLUMNS[name][0]) if name in _COLUMNS else {name}
+    return frozenset(read)
+
+
+def with_columns(values: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """The values with those columns of schedules that are named and not there yet."""
+    wanted = [name for name in names if name in _COLUMNS and name not in values]
+    if not wanted:
+        return values
+    columns = dict(values)
+    for name in wanted:
+        axes, column = _COLUMNS[name]
+        columns[name] = column(*(values[axis] for axis in axes))
+    return columns
+
+
+class Words(Mapping[str, int]):
+    """Names of choices as rules write them, with their places: the schedules that are registered, and others."""
+
+    def __init__(self, others: Mapping[str, int]) -> None:
+        self._others = others
+
+    def __getitem__(self, word: str) -> int:
+        return self.places()[word]
+
+    def places(self) -> dict[str, int]:
+        """All of them, read from the registry once."""
+        return {**self._others, **{each.word or each.name: place for place, each in enumerate(schedules())}}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*(each.word or each.name for each in schedules()), *self._others))
+
+    def __len__(self) -> int:
+        return len(schedules()) + len(self._others)
+
 
 Conditions: TypeAlias = tuple[tuple[str, str], ...]
 """Names, and what has to hold for each; of a name that comes twice, either."""
@@ -201,3 +285,180 @@ def broken_rules(candidates: Candidates, facts: Mapping[str, Any], target: str) 
         for index in np.flatnonzero(~np.broadcast_to(obeyed, (len(candidates),))):
             broken[index].append(rule)
     return broken
+
+
+OF_REPLICAS = frozenset({"dp", "micro_batches"})
+CHOICES = {"schedule": SCHEDULES, "moe_dispatcher": DISPATCHERS, "cp_algo": CP_ALGOS}
+
+
+def told(broken: Sequence[Rule], values: Mapping[str, Any]) -> tuple[BrokenRule, ...]:
+    """Broken rules in words.
+
+    Where the ranks do not divide there is no number of replicas, and rules that read it say nothing.
+    """
+    if any(rule.name == "world_divides" for rule in broken):
+        broken = [rule for rule in broken if rule.name == "world_divides" or not rule.names() & OF_REPLICAS]
+    return tuple(sentence_of(rule, values) for rule in broken)
+
+
+def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
+    """The rule as the one candidate of `values` breaks it."""
+    read = {name: _plain(name, values[name]) for name in sorted({*rule.names(), *rule.tells} - {*WORDS, LAUNCHED})}
+    numbers = {name: value for name, value in read.items() if value is not False}
+    return BrokenRule(rule=rule.name, text=with_numbers(rule.text, numbers), values=numbers)
+
+
+def where_known(rule: str, text: str, values: Mapping[str, Any]) -> str:
+    """The sentence of a rule with what is known of the numbers that it reads: axes by name, and facts."""
+    read = next((each.names() for each in load_rules() if each.name == rule), frozenset[str]()) - {LAUNCHED}
+    return with_numbers(text, {name: _plain(name, values[name]) for name in sorted(read & values.keys())})
+
+
+def _plain(name: str, value: Any) -> bool | int | float | str:
+    """The value of one candidate as a document holds it; choices by name."""
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value))
+    if isinstance(value, str):
+        return value
+    number = np.asarray(value).reshape(-1)[0].item()
+    return str(CHOICES[name][number]) if name in CHOICES else number
+
+
+# What a launch target says of one strategy.
+@dataclass(frozen=True, slots=True)
+class LaunchRules:
+    """What the launch target says of a strategy: rules it breaks, memory choices and features it could have.
+
+    stopping : rules with which no launch file is written: the framework stops at them, or none is written past them.
+    """
+
+    broken: tuple[BrokenRule, ...]
+    memory_choices: frozenset[str]
+    features: frozenset[str]
+    stopping: tuple[BrokenRule, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the broken rules."""
+        return frozenset(rule.rule for rule in self.broken)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementLimits:
+    """equal : no chunk is longer than an even share, rounded up. filled : every chunk has a layer.
+
+    whole_groups : a chunk begins with a layer that chooses its keys itself; groups are seldom even, so equal gives way.
+    """
+
+    equal: bool
+    filled: bool
+    whole_groups: bool
+
+
+@lru_cache(maxsize=64)
+def _binding(scope: frozenset[str]) -> Conditions:
+    """The limits that bind what a plan is for, with their conditions."""
+    return tuple((each["limit"], each["when"]) for each in read_rules()["placement"] if scope & set(each["targets"]))
+
+
+def placement_limits(candidate: Candidates, facts: Mapping[str, Any], target: str) -> PlacementLimits:
+    """The limits of the first candidate."""
+    limits = holding(_binding(scope_of(facts, target)), candidate, facts)
+    groups = "whole_groups" in limits
+    return PlacementLimits("equal" in limits and not groups, "filled" in limits, groups)
+
+
+FACT = "memory_choices"  # choice -> the condition under which the release launches it
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVariant:
+    """How a component launches a choice: all `flags` have to be registered; `when` says for which strategies."""
+
+    component: str
+    flags: tuple[str, ...] = ()
+    when: str = "True"
+
+    def fits(self, stack: Stack) -> bool:
+        """Whether a release has the component and registers its flags."""
+        return stack.has(self.component) and all(stack.registers(flag) for flag in self.flags)
+
+
+@lru_cache(maxsize=1)
+def memory_variants() -> dict[str, tuple[MemoryVariant, ...]]:
+    """Every choice with the variants that launch it."""
+    text = files("autodeploy.space").joinpath("memory_rules.yaml").read_text(encoding="utf-8")
+    table: dict[str, list[dict[str, Any]]] = load_shipped_yaml(text)["choices"]
+    return {name: tuple(_variant(**row) for row in rows) for name, rows in table.items()}
+
+
+def _variant(component: str, flags: tuple[str, ...] = (), when: str = "True") -> MemoryVariant:
+    return MemoryVariant(component, tuple(flags), when)
+
+
+def launched_choices(stack: Stack | None) -> dict[str, str]:
+    """The choices that a release has flags for, each with its condition; none without a release."""
+    if stack is None:
+        return {}
+    first = {name: next((each for each in rows if each.fits(stack)), None) for name, rows in memory_variants().items()}
+    return {name: each.when for name, each in first.items() if each is not None}
+
+
+def launchable(candidate: Candidates, facts: Mapping[str, Any], target: str) -> frozenset[str]:
+    """Memory choices that `target` can launch with one candidate; every choice where no framework is meant."""
+    if target == UNRESTRICTED:
+        return frozenset(memory_variants())
+    return holding(tuple(facts[FACT].items()), candidate, facts)
+
+
+def launchable_each(candidates: Candidates, facts: Mapping[str, Any], target: str) -> dict[str, Bools]:
+    """Whether `target` can launch each memory choice with each candidate [n]."""
+    n, values = len(candidates), values_of(candidates, facts)
+    if target == UNRESTRICTED:
+        return {name: np.ones(n, dtype=np.bool_) for name in memory_variants()}
+    never = np.zeros(n, dtype=np.bool_)
+    conditions = facts[FACT]
+    return {
+        name: np.broadcast_to(np.asarray(evaluate(conditions[name], values), dtype=np.bool_), (n,))
+        if name in conditions
+        else never
+        for name in memory_variants()
+    }
+
+
+def refuse_unmodelled(spec: Spec) -> None:
+    """Refuse everything in a spec that would have no effect.
+
+    Raises
+    ------
+    UnsupportedError
+        with each field that is not modelled yet.
+    """
+    training, search = spec.training, spec.search
+    refusals = [
+        (
+            "/training/kind",
+            training.kind not in {"pretrain", "sft", "dpo"},
+            Message("strategies.this_question_about", kind=training.kind),
+            Message("strategies.plan_estimate_and_check_read_such_specs"),
+        ),
+    ]
+    for field in ("fix", "allow"):
+        wanted = getattr(search, field).get("schedule", ())
+        names = wanted if isinstance(wanted, tuple) else (wanted,)
+        unknown = [name for name in names if not schedule(str(name)).searched]
+        refusals.append(
+            (
+                f"/search/{field}/schedule",
+                bool(unknown),
+                Message("strategies.search_over", names=", ".join(map(str, unknown))),
+                Message("strategies.dualpipev_needs_no_second_copy_of_parameters_estimate"),
+            )
+        )
+    errors = [
+        FieldError(path, Message("common.is_not_modelled_yet", what=what), hint)
+        for path, asked, what, hint in refusals
+        if asked
+    ]
+    if errors:
+        raise UnsupportedError(errors=tuple(errors))

@@ -13,7 +13,6 @@ from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
 from autodeploy.specs.diagnostics import NO_EFFECT, Diagnostics, DiagnosticsLog, not_modelled, shown
-from autodeploy.specs.document_bounds import MAX_BYTES, MAX_DEPTH
 from autodeploy.specs.field_errors import field_errors, pointer
 from autodeploy.specs.hf_architectures import (
     ARCHITECTURES,
@@ -31,6 +30,7 @@ from autodeploy.specs.hf_architectures import (
 from autodeploy.specs.hf_attention import read_attention_types, window_pattern
 from autodeploy.specs.hf_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS, ModelSpec
+from autodeploy.specs.text_files import MAX_BYTES, MAX_DEPTH
 
 MAX_NODES = 100_000
 MAX_SHOWN = 20

@@ -1,21 +1,114 @@
-"""What of a model and its training a release launches: the one place that searches, estimates and exports ask."""
+"""Networks, models and trainings that a release launches: the one place that searches, estimates and exports ask."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.specs.attention import HCA, INDEXED
-from autodeploy.specs.torchtitan_models import torchtitan_model_of
+from autodeploy.specs.presets import load_preset
+from autodeploy.stack.expression import evaluate
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.training import trains
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.training import TrainingSpec
     from autodeploy.stack.releases import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network by the names that MindFormers builds it by.
+
+    experts : key of the number of routed experts. of : what a model must be, as an expression.
+    fixed : fields of a model that the network's code sets.
+    """
+
+    model_type: str
+    architectures: str
+    experts: str
+    of: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def networks() -> tuple[Network, ...]:
+    """Every network, as the table has them."""
+    table = _table()
+    return tuple(Network(**row | {"of": f"({table['every']}) and {row['of']}"}) for row in table["networks"])
+
+
+def network_of(model: ModelSpec) -> Network | None:
+    """The network that computes the model; None where MindFormers trains none."""
+    recipe = model.told
+    values = {
+        "pre_norm": model.norm_layout == "pre",
+        "rotates_whole_heads": not model.learned_position_embeddings
+        and (model.is_mla or recipe.partial_rotary_factor in {None, 1.0}),
+        "mla": model.is_mla,
+        "moe": model.is_moe,
+        "qk_norm": model.qk_norm,
+        "tied": model.tie_word_embeddings,
+        "predicts": model.num_nextn_predict_layers > 0,
+        "dense_layers": bool(model.is_moe and (model.first_k_dense_replace or model.mlp_only_layers)),
+    }
+    return next((each for each in networks() if evaluate(each.of, values)), None)
+
+
+def _table() -> dict[str, Any]:
+    text = (files("autodeploy.specs") / "mindformers_networks.yaml").read_text(encoding="utf-8")
+    table: dict[str, Any] = load_shipped_yaml(text)
+    return table
+
+
+# Converters of fused operators, by the feature that each is; the order of the public configurations.
+CONVERTERS: Final = (("fused_rmsnorm", "npu_rms_norm"), ("fused_operators", "npu_permute"), ("grouped_gemm", "npu_gmm"))
+ROTARY: Final = "npu_rope"
+SPARSE: Final = "npu_dsa"
+# What a name and a flavor leave to other keys.
+_OPEN = {"name", "recipe", "num_nextn_predict_layers"}
+
+
+@dataclass(frozen=True, slots=True)
+class TorchtitanModel:
+    """One model.
+
+    preset : of the same shape. name, flavor : `model.name`, `model.flavor`. predicts : it takes `num_mtp_modules`.
+    """
+
+    preset: str
+    name: str
+    flavor: str
+    predicts: bool = False
+
+
+@cache
+def torchtitan_models() -> tuple[TorchtitanModel, ...]:
+    """All of them, the one that public configurations use before others of its shape."""
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return tuple(TorchtitanModel(**row) for row in load_shipped_yaml(text))
+
+
+def torchtitan_model_of(model: ModelSpec) -> TorchtitanModel | None:
+    """The one of the model's shape; None where there is none."""
+    shape = model.model_dump(exclude=_OPEN)
+    for each in torchtitan_models():
+        if load_preset(each.preset).model_dump(exclude=_OPEN) == shape:
+            return each
+    return None
+
+
+def preset_of_flavor(name: str, flavor: str) -> TorchtitanModel | None:
+    """The model of that name and flavor; None where no preset has its shape."""
+    return next((each for each in torchtitan_models() if (each.name, each.flavor) == (name, flavor)), None)
 
 
 # Models that MindSpeed-LLM's FSDP2 backend has classes of its own for, by what their names begin with.
@@ -63,9 +156,9 @@ def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None
         return ""
     if training.kind == "dpo" and model.compressed_attention is not None:  # sft_trainer.py alone joins the streams
         return f"training.kind {training.kind}"
-    for field in ("kind", "precision") if not FRAMEWORKS[release.framework].post_trains else ():
-        if not trains(release, getattr(training, field)):
-            return f"training.{field} {getattr(training, field)}"
+    for name in ("kind", "precision") if not FRAMEWORKS[release.framework].post_trains else ():
+        if not trains(release, getattr(training, name)):
+            return f"training.{name} {getattr(training, name)}"
     if training.lora is not None and not trains(release, "lora"):
         return "training.lora"
     if training.optimizer == "muon" and FEATURES["muon"].variant(release) is None:

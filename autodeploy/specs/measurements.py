@@ -15,8 +15,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.record import MAX_NAME, Record, Unread, record_of
-from autodeploy.specs.record_reading import Diagnosis, ReadOtherwise
+from autodeploy.specs.record import MAX_NAME, Diagnosis, ReadOtherwise, Record, Unread, record_of
 from autodeploy.specs.record_words import key, profile_named
 from autodeploy.specs.rl import EngineName, GenerationLayout, RlStrategy, RlTraining, TokenCount
 from autodeploy.specs.strategy import Strategy

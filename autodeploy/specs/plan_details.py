@@ -1,12 +1,91 @@
-"""Where the time of a step goes, down to the operators of each kind of layer."""
+"""Details of a plan: operators, timeline, comparisons, ablated features, phases of reinforcement learning."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
+from autodeploy.specs.diagnostics import Text, Told
+from autodeploy.specs.strategy import Strategy
+
+Devices = Literal["all", "generation", "training"]
+
+
+class RlPhase(Document):
+    """One phase of a step, from its start. exposed_s: what of it makes the step longer; that adds up to the step."""
+
+    name: str
+    start_s: float
+    end_s: float
+    exposed_s: float
+    devices: Devices
+    bound_by: str = ""
+
+
+class BatchPoint(Document):
+    """Sequences that decode at once until a moment of generation: on the fullest data-parallel rank, on a mean one."""
+
+    until_s: float
+    batch: float
+    mean_batch: float
+
+
+class RlGeneration(Document):
+    """Generation of one step.
+
+    tpot_ms: time per output token at the batch of the start. batch_per_replica: sequences that decode at once there.
+    waves: responses a slot. kv_gib: of keys and values on a device. longest_s: of the longest response from its first
+    token to its last. tail_share: of decoding, in which the last tenth of the responses runs alone.
+    """
+
+    tpot_ms: float
+    batch_per_replica: float
+    waves: float
+    kv_gib: float
+    longest_s: float
+    tail_share: float
+    tail_starts_s: Annotated[
+        float, Field(description="of decoding, after which only the last tenth of the responses runs")
+    ] = 0.0
+    batch_over_time: tuple[BatchPoint, ...] = ()
+
+
+class RlTokensPerS(Document):
+    """Tokens a second of all cards by the three counting rules: prompts and responses at their mean length, at their
+    greatest, responses alone.
+    """
+
+    mean: float
+    max: float
+    response: float
+
+
+class RlPeakMemory(Document):
+    """The fullest card while it generates, and while it trains [GiB]."""
+
+    generation: float
+    update: float
+
+
+class RlPlan(Document):
+    """A step of reinforcement learning: where its time and memory go."""
+
+    phases: tuple[RlPhase, ...]
+    generation: RlGeneration
+    hand_over_s: float
+    samples_in_flight: Annotated[float, Field(description="maximum number of responses started and not yet trained on")]
+    blocked_s: Annotated[
+        float,
+        Field(description="in which everything waits for the longest response, because the staleness bound is reached"),
+    ] = 0.0
+    generation_npus: Annotated[int, Field(description="cards that generate; colocated: all")]
+    training_npus: Annotated[int, Field(description="cards that train; colocated: all")]
+    tokens_per_s: RlTokensPerS
+    peak_memory_gib: RlPeakMemory
+    notes: tuple[Text, ...] = ()
 
 
 class OperatorRow(Document):
@@ -128,3 +207,188 @@ class PipelineTimeline(Document):
     slots: tuple[Slot, ...]
     slots_left_out: Annotated[int, Field(ge=0)] = 0
     stages: tuple[StageTime, ...] = ()
+
+
+# A published effect as data.
+class Tolerance(Document):
+    """How far the prediction may be off: exactly one of the four."""
+
+    points: Annotated[float, Field(ge=0)] | None = None  # of the metric's own unit, both ways
+    relative_pct: Annotated[float, Field(ge=0)] | None = None  # of the published value, both ways
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Tolerance:
+        if sum(value is not None for value in self.model_dump().values()) != 1:
+            raise ValueError(Message("common.one_of", names="points, relative_pct, at_least, at_most"))
+        return self
+
+    def holds(self, predicted: float, published: float) -> bool:
+        """Whether a prediction is within it."""
+        if self.points is not None:
+            return abs(predicted - published) <= self.points
+        if self.relative_pct is not None:
+            return abs(predicted - published) <= self.relative_pct / 100.0 * abs(published)
+        return predicted >= self.at_least if self.at_least is not None else predicted <= (self.at_most or 0.0)
+
+    def __str__(self) -> str:
+        if self.points is not None:
+            return f"± {self.points:g} points"
+        if self.relative_pct is not None:
+            return f"± {self.relative_pct:g} %"
+        return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+
+
+class Side(Document):
+    """One of the two runs compared, as changes of the case.
+
+    `strategy` and `spec` are laid over the case's. With `search` the run is the best plan of a search under these
+    settings instead of the estimate of one strategy.
+    """
+
+    features: tuple[str, ...] = ()
+    strategy: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
+    search: dict[str, Any] | None = None
+
+
+class Effect(Document):
+    """One figure that was published."""
+
+    feature: str
+    metric: str
+    baseline: Side = Side()
+    variant: Side
+    published: float
+    unit: str
+    tolerance: Tolerance
+    beside: tuple[str, ...] = ()  # further metrics, shown and not judged
+    reason: str | None = None  # of a miss: what the mechanism does not reproduce
+
+
+class Case(Document):
+    """A published effect: the spec, what both sides share, and its figures."""
+
+    case: str
+    title: str
+    source: str
+    assumes: str | None = None
+    spec: dict[str, Any] = {}
+    features: tuple[str, ...] = ()
+    strategy: dict[str, Any] = {}
+    effects: tuple[Effect, ...]
+
+
+Mode = Literal["baseline", "alone", "cumulative", "leave_one_out", "published"]
+
+
+class AblationRow(Document):
+    """One measurement of one feature, or of one published effect.
+
+    `predicted` is in `unit`. Of a spec's rows it is what the feature changes the throughput by: against the baseline
+    (alone), against the row before (cumulative), or what the whole set loses without it (leave_one_out); null where one
+    of both can't run at all, which `reason` says.
+    """
+
+    case: str
+    feature: str
+    mode: Mode
+    step_time_s: float | None = None
+    peak_memory_gib: float | None = None
+    fits: bool | None = None
+    predicted: float | None
+    unit: str
+    published: float | None = None
+    tolerance: str | None = None
+    within_tolerance: bool | None = None
+    reason: Text | None = None
+    moved: dict[str, float] = {}  # part of the breakdown -> seconds gained (+ slower), the largest first
+
+
+class AblationReport(Told):
+    """All rows, in the order they were asked for."""
+
+    rows: tuple[AblationRow, ...]
+    engine_version: str
+
+
+Group = Literal["search", "strategy", "time", "breakdown", "stages"]
+Cell = str | int | float | bool | None
+
+
+class ComparedPlan(Document):
+    """One column: its plan, the search that found it and its model."""
+
+    plan_id: str
+    search_id: str
+    model: str
+    layout: str
+
+
+class Difference(Document):
+    """One row: a field by its path, its value in each plan, and which column is best where that can be said."""
+
+    group: Group
+    field: str
+    unit: str = ""
+    values: tuple[Cell, ...]
+    best: int | None = None
+
+
+class CheckpointChange(Document):
+    """What a checkpoint of one plan is to another that continues from it.
+
+    `how`: loaded as it is; resharded as it is loaded, with the optimizer's states or the weights alone; its weights
+    converted by the commands; impossible; or not known. `moved_gb` is read and written, `seconds` at the rate of the
+    storage; the restart itself is not among them.
+    """
+
+    before: str
+    after: str
+    how: Literal["loaded", "resharded", "weights_resharded", "weights_converted", "impossible", "unknown"]
+    reason: Text
+    format: str = ""
+    moved_gb: float | None = None
+    seconds: float | None = None
+    commands: tuple[str, ...] = ()
+
+
+class Comparison(Told):
+    """The plans and the fields in which they differ, in reading order; from the first to each other, what becomes of
+    its checkpoints.
+    """
+
+    plans: tuple[ComparedPlan, ...]
+    differences: tuple[Difference, ...]
+    checkpoints: tuple[CheckpointChange, ...] = ()
+
+
+# What a job becomes with fewer nodes.
+class SparePlan(Document):
+    """A plan on the cards that are left. `throughput_pct`: of the tokens a second of the plan on all cards."""
+
+    plan_id: str
+    strategy: Strategy
+    num_npus: int
+    global_batch_size: int
+    step_time_s: float
+    tokens_per_s: float
+    throughput_pct: float
+    peak_memory_gib: float
+    p_fits: float | None = None
+    checkpoint: CheckpointChange
+
+
+class SpareRow(Document):
+    """`nodes` are lost, and `num_npus` cards are left.
+
+    best: the fastest plan there. same_layout: the fastest with today's degrees and schedule on fewer replicas, with the
+    batch lowered to what these divide; absent where none fits. reason: why there is no plan.
+    """
+
+    nodes: int
+    num_npus: int
+    best: SparePlan | None = None
+    same_layout: SparePlan | None = None
+    reason: Text | None = None

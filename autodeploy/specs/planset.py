@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from autodeploy.specs.base import Document
-from autodeploy.specs.broken_rule import BrokenRule
-from autodeploy.specs.comparison import SpareRow
-from autodeploy.specs.message_table import Text, Told
-from autodeploy.specs.rl_plan import RlPlan
+from autodeploy.specs.diagnostics import BrokenRule, Text, Told
+from autodeploy.specs.plan_details import RlPlan, SpareRow
 from autodeploy.specs.spec import spec_hash
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import RouterKind

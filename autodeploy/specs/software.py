@@ -1,4 +1,4 @@
-"""The software that runs a plan or ran a record: a stack's document, one of its releases, and what is otherwise."""
+"""Software that runs a plan or ran a record: a stack's document, one of its releases, and what is otherwise."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.gradient_sums import EXPERTS_FUSED, PLAIN_APART, in_mindspeed
 from autodeploy.stack.software import (
     FORMAT_VALUES,
     SECTIONS,
@@ -18,17 +19,59 @@ from autodeploy.stack.software import (
     Software,
     Stack,
     default_stack,
+    opposites,
     resolved,
     shipped_stacks,
     stack_named,
     stack_of_document,
+    stack_of_run,
 )
+from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.record import Record
     from autodeploy.specs.strategy import Strategy
+
+
+def release_of(record: Record) -> Software:
+    """The software of a record: the stack that it names, else that of its framework's and source's words, as of its
+    date.
+    """
+    run = run_of(
+        record.model, record.training.precision, record.strategy, frozenset(record.strategy.features), date=record.date
+    )
+    if record.software is not None:
+        return software_for(record.software, record.software.document(), run)
+    profile = load_profile(record.cluster.profile, calibrated=False)
+    return software_for(
+        None, stack_of_run(record.framework, record.source, profile.vendor, profile.generation, run), run
+    )
+
+
+def stack_of(record: Record) -> str:
+    """The framework by which statistics group a record, whatever the spelling."""
+    return release_of(record).stack.family
+
+
+def in_graph_mode(record: Record) -> bool:
+    """Whether the stack of a record compiles the step."""
+    return "graph_mode" in release_of(record).settings
+
+
+def features_of(record: Record) -> frozenset[str]:
+    """Everything that was on in a record's run."""
+    software, named = release_of(record), frozenset(record.strategy.features)
+    on = (named - software.void) | software.features
+    if software.settings.get("gradient_sums") == "mindspeed":
+        on = on - {EXPERTS_FUSED} | in_mindspeed(
+            "grouped_gemm" in named,
+            plain_apart=PLAIN_APART in on,
+            experts_fused=bool(named & {EXPERTS_FUSED, "fused_gradient_accumulation"}),
+        )
+    return on - opposites()
 
 
 class SoftwareSpec(Document):

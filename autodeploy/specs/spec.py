@@ -1,22 +1,24 @@
-"""The spec: everything a user says about one planning job."""
+"""The spec: everything a user says about one planning job, and its reading from stored searches."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError, model_validator
 
-from autodeploy.kit.errors import FieldError, SpecError
+from autodeploy.kit.errors import ConflictError, FieldError, SpecError
+from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import MOST_HINTS
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.diagnostics import Doubts, Unmodelled, changes_the_result
 from autodeploy.specs.field_errors import did_you_mean, field_errors
-from autodeploy.specs.message_table import Doubts, Unmodelled, changes_the_result
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
@@ -33,6 +35,7 @@ from hardware_profiles import ProfileError, list_profiles, load_profile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from autodeploy.specs.planset import SearchInfo
     from autodeploy.specs.rl import RlStrategy
 
 
@@ -342,3 +345,40 @@ def _unknown_features(document: Mapping[str, Any]) -> list[FieldError]:
         )
         for index, name in enumerate(unknown)
     ]
+
+
+MOST_PLACES = 5
+
+
+def spec_of(search: SearchInfo) -> Spec:
+    """The spec of a stored search; errors as `written_by`."""
+    return read_spec(search.spec, search.engine_version)
+
+
+def read_spec(document: dict[str, Any], version: str) -> Spec:
+    """The spec that this version of the program stored; errors as `written_by`."""
+    with written_by(version):
+        return Spec.model_validate(document)
+
+
+@contextmanager
+def written_by(version: str) -> Iterator[None]:
+    """The block reads what that version stored.
+
+    Raises
+    ------
+    ConflictError
+        when it holds what this one does not know.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        places = sorted({"/" + "/".join(str(part) for part in item["loc"]) for item in error.errors()})
+        raise ConflictError(
+            Message(
+                "jobs.this_version_cannot_read_what_is_stored",
+                version=ENGINE_VERSION,
+                written_by=version or "-",
+                places=", ".join(places[:MOST_PLACES]),
+            )
+        ) from error

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
-from autodeploy.specs.message_table import Text
+from autodeploy.specs.diagnostics import Text
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import Sequences
 from hardware_profiles.magnitudes import GigabytesPerSecond, Hours, Interval, TokenCount, Watts

@@ -17,7 +17,7 @@ from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import ELSEWHERE, PARAMETERS, nuisances_of, values_of
 from autodeploy.calibration.profile_fit import calibrate, configuration_of, fitted_together
 from autodeploy.calibration.record_prediction import counts_for_time, fits_time, is_update_phase, predict_record
-from autodeploy.specs.release_defaults import stack_of
+from autodeploy.specs.software import stack_of
 from docs.accuracy_page.errors import carried_over, errors_of, layout_groups, residuals_at, runs_of
 from docs.accuracy_page.refits import residuals_without
 from docs.accuracy_page.sets import A100, ASCEND, H100

@@ -12,7 +12,7 @@ import numpy as np
 
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.record_prediction import fits_time, measured_step_s, predict_record
-from autodeploy.specs.release_defaults import release_of
+from autodeploy.specs.software import release_of
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:

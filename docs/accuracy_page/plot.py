@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.record_prediction import predict_record
-from autodeploy.reports.figures.accuracy_svg import MEMORY_FILE, Point, predicted_against_measured_svg
+from autodeploy.reports.figures.charts import MEMORY_FILE, Point, predicted_against_measured_svg
 from docs.accuracy_page.page import page
 from docs.accuracy_page.sets import A100, ASCEND, H100
 from hardware_profiles import load_profile

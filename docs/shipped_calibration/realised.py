@@ -11,7 +11,7 @@ import numpy as np
 from autodeploy.calibration.evidence import FEATURE, counts, is_used
 from autodeploy.calibration.overlays import rounded
 from autodeploy.costs.prediction_spread import RUN_AXES
-from autodeploy.specs.release_defaults import release_of
+from autodeploy.specs.software import release_of
 from autodeploy.stack.features import FEATURES
 from docs.shipped_calibration.run_rows import run_row
 from docs.shipped_calibration.strategy_groups import LOG_TIME_TOLERANCE, Without, calibration_of, strategy_groups

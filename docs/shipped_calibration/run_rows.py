@@ -11,7 +11,7 @@ from autodeploy.calibration.profile_fit import configuration_of
 from autodeploy.calibration.record_prediction import measured_step_s, record_candidate, runnable, tokens_of
 from autodeploy.costs.prediction_spread import run_of_axes
 from autodeploy.costs.workload.flops import mfu
-from autodeploy.specs.release_defaults import features_of
+from autodeploy.specs.software import features_of
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from autodeploy.calibration.profile_fit import Calibration, calibrate, configura
 from autodeploy.costs.prediction_spread import REPEAT_NOISE
 from autodeploy.kit.yaml_text import profile_text
 from autodeploy.specs.record import Record, read_records
-from autodeploy.specs.release_defaults import release_of
+from autodeploy.specs.software import release_of
 from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals

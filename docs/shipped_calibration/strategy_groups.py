@@ -14,7 +14,7 @@ import numpy as np
 from autodeploy.calibration.fit import refit, values_of
 from autodeploy.calibration.profile_fit import fitted_together
 from autodeploy.calibration.record_prediction import counts_for_time, measured_step_s, predict_record
-from autodeploy.specs.release_defaults import release_of, stack_of
+from autodeploy.specs.software import release_of, stack_of
 from autodeploy.stack.features import FEATURES
 from docs.shipped_calibration.run_rows import run_row
 from hardware_profiles.loader import load_profile

@@ -15,11 +15,11 @@ import anyio
 import pytest
 import structlog
 
-from api.changes import NOTHING_STORED, may_change
-from api.session import COOKIE
+from api.http.access import NOTHING_STORED, may_change
+from api.http.session import COOKIE
 from autodeploy.kit.errors import LimitError, NotFoundError
 from autodeploy.kit.logs import configure_logging
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.searches.service import SearchService
 from autodeploy.service.store.database import Database

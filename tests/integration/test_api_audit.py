@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from api.audit import ACTIONS, NOTHING_STORED
+from api.http.access import ACTIONS, NOTHING_STORED
 from autodeploy.cli import main
 from autodeploy.kit.logs import configure_logging
-from autodeploy.service.callers.access import ANYONE
-from autodeploy.service.callers.audit import AuditLog
+from autodeploy.service.requests.callers import ANYONE, AuditLog
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 from tests.integration.test_api_teams import OWN_PAGE, Site, routes_of, shared_site
@@ -232,6 +231,6 @@ def test_a_database_that_cannot_write_leaves_the_line(database: Database, monkey
     monkeypatch.setattr(database, "write", full)
     said: list[str] = []
     kept = SimpleNamespace(info=lambda event, **_: said.append(event), error=lambda event, **_: said.append(event))
-    monkeypatch.setattr("autodeploy.service.callers.audit._log", lambda: kept)
+    monkeypatch.setattr("autodeploy.service.requests.callers._log", lambda: kept)
     AuditLog(database).note(ANYONE, client="10.0.0.1", action="search.cancel", object_id="srch_1", status=202)
     assert said == ["audit", "audit_not_stored"]

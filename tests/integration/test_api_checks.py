@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.service.runner.planning import PLANNER
-from autodeploy.specs.check import CheckReport
-from autodeploy.specs.comparison import Comparison
+from autodeploy.specs.answers import CheckReport
+from autodeploy.specs.plan_details import Comparison
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from autodeploy.client.calls import Search
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.session import open_services
 from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.queue import Queue

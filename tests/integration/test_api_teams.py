@@ -12,7 +12,7 @@ import anyio
 import pytest
 from fastapi.routing import APIRoute
 
-from autodeploy.service.callers.access import AccessService, KeyView
+from autodeploy.service.requests.callers import AccessService, KeyView
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
 from tests import factories

@@ -9,9 +9,9 @@ import pytest
 
 from autodeploy.search.planner import why_not
 from autodeploy.service.runner.planning import PLANNER
+from autodeploy.specs.answers import ClusterComparison, ImproveReport, Recommendation, WhyNot
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
-from autodeploy.specs.what_if import ClusterComparison, ImproveReport, Recommendation, WhyNot
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 

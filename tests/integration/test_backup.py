@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.session import open_services
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.dump import export_lines

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from autodeploy.service.batches import Batches
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.retention import prune
 from tests import factories

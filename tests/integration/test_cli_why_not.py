@@ -14,8 +14,8 @@ from autodeploy.client import Client
 from autodeploy.search.planner import why_not
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.service.runner.planning import PLANNER
+from autodeploy.specs.answers import WhyNot
 from autodeploy.specs.spec import Spec
-from autodeploy.specs.what_if import WhyNot
 from tests.integration.conftest import quick_settings
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.worker_health import serving_health
+from api.http.metrics import serving_health
 from autodeploy.service.session import open_services
 from autodeploy.service.store.database import Database
 from tests import factories
@@ -88,7 +88,7 @@ async def test_a_database_that_is_away_is_told(sqlite_url, monkeypatch):
         def away() -> dict[str, int]:
             raise TimeoutError("no connection")
 
-        monkeypatch.setattr("api.metrics.DATABASE_ERRORS", (TimeoutError,))
+        monkeypatch.setattr("api.http.metrics.DATABASE_ERRORS", (TimeoutError,))
         monkeypatch.setattr(type(services.searches), "count_by_status", lambda _: away())
         found = await asked(client)
     assert found["autodeploy_database_up",] == 0

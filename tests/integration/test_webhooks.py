@@ -14,13 +14,13 @@ import pytest
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.session import Services, open_services
 from autodeploy.service.store.base import utc_now
-from autodeploy.service.store.deliveries import Deliveries
+from autodeploy.service.store.events import Deliveries
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.webhooks.sending import PER_ORIGIN, WebhookSender, team_secret
-from autodeploy.service.webhooks.targets import Targets
+from autodeploy.service.webhooks.service import Targets
 from tests import factories
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, running_app, status_is
 from tests.quick_planner import CRASHES, FAILS, SLOW

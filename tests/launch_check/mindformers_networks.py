@@ -23,7 +23,7 @@ from unittest import mock
 from autodeploy.formats.mindformers import model as mindformers_model
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import UnsupportedError
-from autodeploy.specs.mindformers_networks import Network
+from autodeploy.specs.launched import Network
 from autodeploy.specs.presets import load_preset, preset_names
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy

@@ -13,10 +13,9 @@ from sqlalchemy import text
 
 from autodeploy.cli import main
 from autodeploy.kit.errors import ConflictError, NotFoundError, StorageFullError
-from autodeploy.service.callers.access import AccessService
-from autodeploy.service.store import sqlite_file
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.store.database import Database
-from autodeploy.service.store.downgrade import downgrade, losses_of_downgrade
+from autodeploy.service.store.dump import downgrade, losses_of_downgrade
 from autodeploy.service.store.migration import HEAD_REVISION, current_revision, is_current, upgrade
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def test_only_what_is_behind_is_gone_back_to(database):
 
 
 def test_a_database_in_use_is_left_alone(empty_postgres_dsn, monkeypatch):
-    monkeypatch.setattr("autodeploy.service.store.downgrade.LOCK_LIMIT", "200ms")
+    monkeypatch.setattr("autodeploy.service.store.dump.LOCK_LIMIT", "200ms")
     database = Database(empty_postgres_dsn, pool_size=4)
     upgrade(database)
     try:
@@ -161,7 +160,7 @@ def test_without_room_for_the_copy_nothing_is_changed(tmp_path, monkeypatch):
     def no_room(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sqlite_file, "make_private", no_room)
+    monkeypatch.setattr("autodeploy.service.store.database.make_private", no_room)
     database = Database(f"sqlite:///{path}")
     with pytest.raises(StorageFullError, match="nothing was changed"):
         upgrade(database)

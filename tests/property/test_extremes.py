@@ -15,14 +15,13 @@ from autodeploy.kit.errors import AutoDeployError
 from autodeploy.library import estimate, plan
 from autodeploy.search.ranking.measured_speed import OwnRun
 from autodeploy.service.launch_requests import RecommendRequest
-from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.answers import CheckLimits, ClusterOffer
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.measurements import GenerationRecord, RlRecord
 from autodeploy.specs.presets import Preset
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.record import Record
 from autodeploy.specs.spec import Spec
-from autodeploy.specs.what_if import ClusterOffer
 from hardware_profiles import load_profile
 from hardware_profiles.generation import GenerationDocument
 from hardware_profiles.schema import ProfileDocument

@@ -22,9 +22,8 @@ from autodeploy.search.cp_sat.model import new_solver
 from autodeploy.search.planner import Prepared, prepare
 from autodeploy.space.candidates import DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.space.grid import grid_of
-from autodeploy.space.knobs import KNOBS, allowed_values, log2_ratio
 from autodeploy.space.rules import judge, load_rules, values_of
-from autodeploy.space.space import default_space, restrict
+from autodeploy.space.space import KNOBS, allowed_values, default_space, log2_ratio, restrict
 from autodeploy.specs.reading import read_spec_document
 from tests.support.cut_costs import cut_costs
 from tests.support.examples import examples

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.store.database import Database
 from tests.support.figures import report
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from sqlalchemy import select
 
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
 from autodeploy.service.store.tables import SearchRow

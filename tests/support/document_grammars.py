@@ -19,7 +19,7 @@ from autodeploy.analysis.launch_checks.legality import check_unread
 from autodeploy.formats.import_document import import_document
 from autodeploy.formats.measurements.measured_file import read_measured_text
 from autodeploy.kit.errors import SpecError
-from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.specs.text_files import load_json
 

@@ -21,8 +21,8 @@ from schemathesis.python.asgi import shutdown_lifespans
 from schemathesis.specs.openapi import examples as examples_of_schemas
 
 from api.app import create_app
-from api.openapi import INSIDE
-from autodeploy.service.callers.access import AccessService
+from api.http.openapi import INSIDE
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
 from tests.integration.conftest import QUICK, quick_settings

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.kit.process import use_one_thread
-from autodeploy.service.runner import pool_process
+from autodeploy.service.runner import processes as product
 from tests.support import forked_server, kept_processes
 from tests.support.kept_processes import KeptPool
 
@@ -38,7 +38,7 @@ PRELOADED = ["tests.support.preloaded"]
 CLOCK_AHEAD_S = "TESTS_CLOCK_AHEAD_S"
 MACHINE = "TESTS_MACHINE"
 FILES = "TESTS_FILES"
-PRODUCTS_OWN = pool_process.new_pool
+PRODUCTS_OWN = product.new_pool
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def processes(*, forked: bool) -> Iterator[None]:
     """
     kept_processes.end_all()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool_process, "new_pool", new_pool if forked else PRODUCTS_OWN)
+        patch.setattr(product, "new_pool", new_pool if forked else PRODUCTS_OWN)
         if forked:
             kept_processes.keep_processes(patch)
         try:
@@ -57,8 +57,8 @@ def processes(*, forked: bool) -> Iterator[None]:
             kept_processes.end_all()
 
 
-def new_pool(planner: str, memory_bytes: int, niceness: int = pool_process.NICENESS) -> ProcessPoolExecutor:
-    """As `pool_process.new_pool`, whose place it takes."""
+def new_pool(planner: str, memory_bytes: int, niceness: int = product.NICENESS) -> ProcessPoolExecutor:
+    """As `processes.new_pool`, whose place it takes."""
     use_one_thread()
     how = kept_processes.made_as(planner, memory_bytes, niceness)
     kept = kept_processes.take(how)
@@ -95,7 +95,7 @@ def _prepare(environment: dict[str, str], planner: str, memory_bytes: int, nicen
     """As a new interpreter: with its parent's variables, not those that the server began with."""
     os.environ.clear()
     os.environ.update(environment)
-    pool_process.prepare(planner, memory_bytes, niceness)
+    product.prepare(planner, memory_bytes, niceness)
 
 
 class ForkedProgram:

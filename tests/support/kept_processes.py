@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.service.runner.call_pool import _CallProcess
-from autodeploy.service.runner.search_process import SearchProcess
+from autodeploy.service.runner.processes import SearchProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fastapi.openapi.utils import get_openapi as read_routes
 
-from autodeploy.service.requests.schemas import input_definitions as define
+from autodeploy.service.requests.intake import input_definitions as define
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,5 +37,5 @@ def routes_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fastapi.applications.get_openapi", get_openapi)
-        patch.setattr("api.openapi.input_definitions", input_definitions)
+        patch.setattr("api.http.openapi.input_definitions", input_definitions)
         yield

@@ -14,10 +14,10 @@ import api.server
 import autodeploy.cli.main
 import autodeploy.search.planner
 import autodeploy.service.runner.distributed
-import autodeploy.service.runner.pool_process
+import autodeploy.service.runner.processes
 import tests.quick_planner
 import tests.support.forked_processes
-from api.ui.warm_up import warm_up
+from api.ui.rendering import warm_up
 from autodeploy.kit.settings import Settings
 from autodeploy.service import calls
 from autodeploy.service.session import open_services

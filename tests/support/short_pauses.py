@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 # module -> constant -> seconds
 SHORT_S: dict[str, dict[str, float]] = {
-    "api.event_broadcast": {"LOOK_S": 0.02, "IDLE_LOOK_S": 0.05},
-    "autodeploy.client.transport": {"FIRST_PAUSE_S": 0.02},
+    "api.http.event_broadcast": {"LOOK_S": 0.02, "IDLE_LOOK_S": 0.05},
+    "autodeploy.client.calls": {"FIRST_PAUSE_S": 0.02},
     "autodeploy.service.runner.distributed": {"LOOK_S": 0.02, "REST_S": 0.2, "RESTART_PAUSE_S": 0.05, "STUCK_S": 0.2},
     "autodeploy.service.runner.procrastinate_queue": {"GRACE_S": 0.3, "WATCH_END_S": 0.2},
     "autodeploy.service.runner.execution": {"TICK_S": 0.05},

@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 from api.app import create_app
 from autodeploy.formats.measurements.measured_file import read_measured_text
 from autodeploy.kit.settings import Settings
-from autodeploy.service.clusters.evidence import only_run
+from autodeploy.service.clusters.overlays import only_run
 from autodeploy.service.runner.planning import PLANNER
 from autodeploy.service.session import open_services
 from autodeploy.specs.reading import read_spec_file

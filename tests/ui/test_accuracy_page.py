@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from autodeploy.reports.figures.accuracy_svg import shipped_points
+from autodeploy.reports.figures.charts import shipped_points
 from autodeploy.specs.measured_run import MeasuredRun, ProfilerTimes
 from tests import factories
 from tests.support import plain_http

@@ -14,10 +14,10 @@ import pytest
 from playwright.sync_api import expect
 
 from api.app import create_app
-from api.session import COOKIE
+from api.http.session import COOKIE
 from autodeploy.client import Client
 from autodeploy.kit.settings import Settings
-from autodeploy.service.callers.access import AccessService
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
 from tests import factories

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from api.ui.assets import PLOTLY, SCRIPTS
+from api.ui.rendering import PLOTLY, SCRIPTS
 from tests.ui.conftest import visiting
 
 if TYPE_CHECKING:

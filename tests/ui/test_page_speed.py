@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.ui.assets import PLOTLY, SCRIPTS, STYLE
+from api.ui.rendering import PLOTLY, SCRIPTS, STYLE
 from tests.support import plain_http
 from tests.ui.page_speed import CPU_SLOWDOWN, SETTLED_MS, Visit, visits
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from api.ui.assets import PLOTLY
+from api.ui.rendering import PLOTLY
 from tests import factories
 from tests.support import plain_http
 from tests.ui.conftest import visiting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from api.threads import THREADS
+from api.http.dependencies import THREADS
 from tests.support import plain_http
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from api.ui.languages import texts
+from api.http.languages import texts
 from autodeploy.formats.import_document import import_document
 from tests import factories
 from tests.ui.conftest import SPEC as PLANNED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from api.ui.languages import texts
+from api.http.languages import texts
 from tests.ui.conftest import visiting
 from tests.ui.test_accessibility import violations
 

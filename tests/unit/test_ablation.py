@@ -12,7 +12,7 @@ from autodeploy.analysis.ablation.feature_ablation import ablate, active_feature
 from autodeploy.analysis.ablation.published import METRICS, ablate_published
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import estimate
-from autodeploy.specs.ablation import Tolerance
+from autodeploy.specs.plan_details import Tolerance
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
 

@@ -17,8 +17,7 @@ from autodeploy.calibration.record_prediction import predict_record
 from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate_html import report_html
 from autodeploy.reports.figures import figure_json
-from autodeploy.reports.figures.accuracy_svg import Point, predicted_against_measured_svg
-from autodeploy.reports.figures.charts import predicted_against_measured
+from autodeploy.reports.figures.charts import Point, predicted_against_measured, predicted_against_measured_svg
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import (
     Runs,

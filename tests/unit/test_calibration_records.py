@@ -19,7 +19,7 @@ from autodeploy.calibration.record_prediction import (
 )
 from autodeploy.costs.prediction_spread import coverage
 from autodeploy.specs.record import Measured, Record
-from autodeploy.specs.release_defaults import features_of, release_of, stack_of
+from autodeploy.specs.software import features_of, release_of, stack_of
 from docs.shipped_calibration.run_rows import run_row
 from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles.loader import load_profile

@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.settings import Settings
-from autodeploy.service.callers.access import ANYONE, Principal
+from autodeploy.service.requests.callers import ANYONE, Principal
 from autodeploy.service.searches.submissions import within_caps
 from autodeploy.specs.reading import read_spec_document
 

@@ -23,7 +23,7 @@ from autodeploy.messages import in_language
 from autodeploy.reports.check_report import MARK, render_check, render_check_junit, render_check_markdown
 from autodeploy.reports.wording import width
 from autodeploy.search import planner
-from autodeploy.specs.check import CheckLimits, CheckReport
+from autodeploy.specs.answers import CheckLimits, CheckReport
 from autodeploy.stack.releases import releases
 from tests import factories
 

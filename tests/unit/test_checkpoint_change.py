@@ -13,7 +13,7 @@ from autodeploy.specs.spec import Spec
 from tests import factories
 
 if TYPE_CHECKING:
-    from autodeploy.specs.comparison import CheckpointChange
+    from autodeploy.specs.plan_details import CheckpointChange
 
 DISTRIBUTED = {"run": {"checkpoint_format": "torch_dist"}}
 H100 = {"cluster": {"profile": "nvidia-h100", "num_npus": 768}}

@@ -24,7 +24,7 @@ from autodeploy.reports.check_report import MARK, gate_cells, render_check, rend
 from autodeploy.reports.wording import width
 from autodeploy.search import planner
 from autodeploy.service.launch_requests import baseline_in
-from autodeploy.specs.check import CheckLimits, CheckReport, Gate
+from autodeploy.specs.answers import CheckLimits, CheckReport, Gate
 from autodeploy.specs.reading import parse_spec
 from autodeploy.specs.search import SHORT_SEARCH, SearchSpec
 from autodeploy.specs.spec import Spec, spec_hash

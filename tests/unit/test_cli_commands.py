@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autodeploy.cli import main, plan, why_not
-from autodeploy.cli.progress import SearchTalk, progress_text
+from autodeploy.cli import main, plan, what_if
+from autodeploy.cli.output import SearchTalk, progress_text
 from autodeploy.cli.validate import report_text
 from autodeploy.kit.errors import ConflictError, NotFoundError, SearchCancelled
 from autodeploy.reports.wording import width
@@ -353,7 +353,7 @@ def test_the_first_interrupt_asks_the_search_to_stop(capsys):
 
 
 def test_why_not_parses_axes_and_answers():
-    assert why_not.parse_changes("tp=8, PP=4,schedule=1f1b") == {"tp": 8, "pp": 4, "schedule": "1f1b"}
+    assert what_if.parse_changes("tp=8, PP=4,schedule=1f1b") == {"tp": 8, "pp": 4, "schedule": "1f1b"}
     answer = SimpleNamespace(
         rule="heads_divide_by_tp",
         message="128 heads are not a multiple of tp 3",
@@ -364,7 +364,7 @@ def test_why_not_parses_axes_and_answers():
         nearest=(NearestChange(change="tp=4", effect="legal"),),
         fitting=None,
     )
-    assert why_not.answer_text(answer).splitlines() == [
+    assert what_if.answer_text(answer).splitlines() == [
         "rejected by heads_divide_by_tp: 128 heads are not a multiple of tp 3",
         "  step time would be 70 s, +14.2 % relative to the best plan",
         "  Smallest changes that make it feasible",
@@ -492,7 +492,7 @@ def test_verbose_tells_every_step_and_the_trace_of_an_error(command, planned, sp
     planned(RuntimeError("broken"))
     assert "Traceback" not in command("plan", spec_path)[2]
     assert "Traceback" in command("plan", spec_path, "--verbose")[2]
-    monkeypatch.setattr("autodeploy.cli.progress.loudness", lambda: "verbose")
+    monkeypatch.setattr("autodeploy.cli.output.loudness", lambda: "verbose")
     with SearchTalk() as talk:
         for elapsed_s in (1.0, 1.1, 1.2):
             talk(Progress("bound", "", enumerated=1_000, elapsed_s=elapsed_s))

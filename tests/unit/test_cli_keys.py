@@ -11,7 +11,7 @@ import pytest
 
 from autodeploy.cli import main
 from autodeploy.kit.errors import NotFoundError, UnknownCallerError
-from autodeploy.service.callers.access import ANYONE, KEY, SCOPES, AccessService, Principal
+from autodeploy.service.requests.callers import ANYONE, KEY, SCOPES, AccessService, Principal
 from autodeploy.service.store.database import Database
 
 if TYPE_CHECKING:

@@ -12,21 +12,19 @@ from typing import Any
 import pytest
 
 from autodeploy.cli import main
-from autodeploy.cli.ablate import ablation_text, published_text
-from autodeploy.cli.import_file import diagnostics_text
-from autodeploy.cli.improve import improve_text
-from autodeploy.cli.output import write_text_report
-from autodeploy.cli.progress import progress_text
-from autodeploy.cli.recommend import recommendation_text
+from autodeploy.cli.comparisons import ablation_text, published_text
+from autodeploy.cli.conversion import diagnostics_text
+from autodeploy.cli.output import progress_text, write_text_report
 from autodeploy.cli.runs import outcome_text
+from autodeploy.cli.what_if import improve_text, recommendation_text
 from autodeploy.formats.import_document import import_file
 from autodeploy.messages import LANGUAGES, Language, in_language
 from autodeploy.messages.message import Message
 from autodeploy.reports.plan_report import render_plan_set
 from autodeploy.reports.wording import change_name, report_text, width
 from autodeploy.search.planner import Progress
-from autodeploy.specs.ablation import AblationReport, AblationRow
-from autodeploy.specs.what_if import CardCount, Recommendation
+from autodeploy.specs.answers import CardCount, Recommendation
+from autodeploy.specs.plan_details import AblationReport, AblationRow
 from docs.commands import commands, options_of
 from tests import factories
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from autodeploy.client import AsyncClient, Client, WaitTimeout
-from autodeploy.client.transport import client_options
+from autodeploy.client.calls import client_options
 from autodeploy.kit.errors import LimitError, UnknownCallerError
 from tests import factories
 

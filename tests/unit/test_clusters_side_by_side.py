@@ -9,17 +9,17 @@ import plotly.graph_objects as go
 import pytest
 
 from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
-from autodeploy.cli.recommend import clusters_text, offer_of
+from autodeploy.cli.what_if import clusters_text, offer_of
 from autodeploy.kit.errors import SpecError
 from autodeploy.reports import figures
 from autodeploy.search import planner
+from autodeploy.specs.answers import ClusterOffer
 from autodeploy.specs.reading import read_spec_document
-from autodeploy.specs.what_if import ClusterOffer
 from tests import factories
 
 if TYPE_CHECKING:
+    from autodeploy.specs.answers import ClusterComparison
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import ClusterComparison
 
 A2, CM = "ascend-800t-a2", "cloudmatrix-384"
 RATES = {A2: 1000.0, CM: 2000.0}

@@ -12,7 +12,7 @@ import pytest
 
 from autodeploy.formats.common.flag_effects import flag_effects, key_effects
 from autodeploy.formats.registry import FORMATS, export, formats_of
-from autodeploy.formats.verl.overrides import override_effects
+from autodeploy.formats.verl.reader import override_effects
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, in_language
 from autodeploy.space.feature_choice import choose_features

@@ -18,7 +18,7 @@ from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import AutoDeployError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.search import planner
-from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.spec import parse_spec
 from autodeploy.stack.features import FEATURES

@@ -17,7 +17,7 @@ from importlib.resources import files
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.formats.common.settings_table import platform_keys
+from autodeploy.formats.common.launch_script import platform_keys
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.spec import Spec

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from autodeploy.formats import registry as exporters
-from autodeploy.formats.common.settings_table import settings_table
+from autodeploy.formats.common.launch_script import settings_table
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable, shell_array
 from autodeploy.formats.megatron.layers import Placement, dualpipev_order, layout_string
 from autodeploy.formats.registry import FORMATS, export

@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from autodeploy.formats.common.settings_table import environment_variables
+from autodeploy.formats.common.launch_script import environment_variables
 from autodeploy.formats.import_document import import_document
-from autodeploy.formats.megatron.parallel_writer import micro_batch_group
+from autodeploy.formats.megatron.strategy import micro_batch_group
 from autodeploy.formats.registry import export, formats_of
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.spec import Spec

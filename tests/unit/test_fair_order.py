@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autodeploy.service.store.fair_order import (
+from autodeploy.service.store.queue_state import (
     LENGTHS_S,
     SHORT_S,
     WINDOW_S,

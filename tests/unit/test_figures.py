@@ -13,11 +13,9 @@ from autodeploy.reports import figures
 from autodeploy.reports.figures import figure_json, group_spans, groups_on_nodes
 from autodeploy.reports.figures import layout as palette
 from autodeploy.reports.figures.charts import pareto_front
-from autodeploy.reports.figures.groups_on_nodes import place_of
-from autodeploy.reports.figures.layers_on_stages import layer_runs
 from autodeploy.reports.figures.layout import plotly_js, plotly_style_ids
-from autodeploy.reports.labels import memory_names, part_names, plan_label
-from autodeploy.reports.wording import degrees
+from autodeploy.reports.figures.strategy import layer_runs, place_of
+from autodeploy.reports.wording import degrees, memory_names, part_names, plan_label
 from autodeploy.specs.planset import Breakdown, StageMemory
 from autodeploy.specs.strategy import Strategy
 from tests import factories

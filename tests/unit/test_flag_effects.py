@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.formats.common import other_trainings
+from autodeploy.formats.common import launch_script
 from autodeploy.formats.common.flag_effects import FlagEffect, flag_effects, key_effect, unmodelled_reason
 from autodeploy.formats.import_document import import_document
 from autodeploy.formats.megatron import model as megatron_model
@@ -64,7 +64,7 @@ def test_what_is_called_read_or_refused_stands_in_the_importers() -> None:
     for kind in ("read", "refused"):
         named = {flag for flag, effect in flag_effects().items() if effect.kind == kind}
         assert sorted(named - literal) == []
-    refused = {*other_trainings.FLAGS, *megatron_model.NOT_MODELLED}
+    refused = {*launch_script.FLAGS, *megatron_model.NOT_MODELLED}
     assert sorted(flag for flag in refused if flag in flag_effects() and flag_effects()[flag].kind != "refused") == []
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.event_broadcast import Following
+from api.http.event_broadcast import Following
 from autodeploy.kit.errors import StorageFullError
 from autodeploy.service.store.events import Event
 

@@ -9,7 +9,7 @@ from autodeploy.formats.import_document import import_document
 from autodeploy.formats.registry import export
 from autodeploy.search import planner
 from autodeploy.specs.record import Record
-from autodeploy.specs.release_defaults import features_of
+from autodeploy.specs.software import features_of
 from autodeploy.stack.gradient_sums import (
     EXPERT_FUSION,
     EXPERTS_APART,

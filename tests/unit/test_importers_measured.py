@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autodeploy.formats.measurements.benchmark_tables import MAX_LINES, steady
 from autodeploy.formats.measurements.measured_file import read_measured_file, read_measured_text
-from autodeploy.formats.measurements.measured_text import MAX_LINES, steady
 from autodeploy.kit.errors import SpecError
 
 if TYPE_CHECKING:

@@ -18,8 +18,13 @@ import pytest
 from autodeploy.analysis.trace_comparison import compare_trace, trace_page
 from autodeploy.cli import main
 from autodeploy.costs.inputs.machine import machine_of
-from autodeploy.formats.measurements.profiler_output import read_communication, read_profiler_output
-from autodeploy.formats.measurements.profiler_tables import class_of, read_kernel_details, read_operator_memory
+from autodeploy.formats.measurements.profiler_tables import (
+    class_of,
+    read_communication,
+    read_kernel_details,
+    read_operator_memory,
+    read_profiler_output,
+)
 from autodeploy.kit.errors import SpecError
 from cost_models.compute import gemm_s
 from hardware_profiles import cluster_topology, load_profile

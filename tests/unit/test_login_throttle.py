@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from api import session as throttle
-from api.session import WINDOW_S, LoginThrottle
+from api.http import session as throttle
+from api.http.session import WINDOW_S, LoginThrottle
 
 
 def test_an_address_waits_until_its_oldest_failure_is_a_minute_old() -> None:

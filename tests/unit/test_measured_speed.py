@@ -15,7 +15,7 @@ from autodeploy.analysis.launch_checks.launch_check import check
 from autodeploy.analysis.what_if.improve import improve
 from autodeploy.analysis.what_if.recommend import recommend
 from autodeploy.analysis.what_if.scaling import scaling
-from autodeploy.cli.improve import improve_text
+from autodeploy.cli.what_if import improve_text
 from autodeploy.formats.import_document import import_file
 from autodeploy.messages import in_language
 from autodeploy.reports.check_report import render_check
@@ -38,8 +38,7 @@ from autodeploy.specs.training import BatchSize
 from tests import factories
 
 if TYPE_CHECKING:
-    from autodeploy.specs.check import CheckReport
-    from autodeploy.specs.what_if import ImproveReport
+    from autodeploy.specs.answers import CheckReport, ImproveReport
 
 LAUNCHES = Path(calibration.__file__).parent / "records" / "launches"
 MEASURED_S = 8.60391  # 128 sequences of 4,096 tokens at 7,617 tokens a second on each of eight cards

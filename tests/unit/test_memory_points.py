@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.ui.accuracy_page import group_row
-from autodeploy.reports.figures.accuracy_svg import MEMORY_FILE, groups_of, shipped_points
+from autodeploy.reports.figures.charts import MEMORY_FILE, groups_of, shipped_points
 from docs.accuracy_page.plot import memory_points, memory_titles
 from docs.shipped_calibration.shipped import shipped_records
 

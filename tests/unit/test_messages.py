@@ -17,7 +17,7 @@ import pytest
 from autodeploy.analysis.launch_checks.flag_rules import flag_rules
 from autodeploy.calibration.fit import COMMON, PARAMETERS, PRIOR_WIDTHS, meaning_of
 from autodeploy.formats.common.flag_effects import flag_effects, key_effects
-from autodeploy.formats.verl.overrides import override_effects
+from autodeploy.formats.verl.reader import override_effects
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import (
     LANGUAGES,
@@ -32,7 +32,7 @@ from autodeploy.messages import (
 )
 from autodeploy.messages.catalogue import catalogue
 from autodeploy.space.rules import load_rules
-from autodeploy.specs.message_table import Text, Told
+from autodeploy.specs.diagnostics import Text, Told
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.launch_rules import launch_rules

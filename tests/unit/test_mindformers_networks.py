@@ -9,7 +9,7 @@ import pytest
 
 from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import UnsupportedError
-from autodeploy.specs.mindformers_networks import network_of
+from autodeploy.specs.launched import network_of
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset, preset_names
 from autodeploy.specs.text_files import load_yaml

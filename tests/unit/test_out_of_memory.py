@@ -17,7 +17,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.kit.settings import load_settings
 from autodeploy.search import planner
 from autodeploy.service.clusters.calibration import StoredRun, calibrate_cluster, reestimated
-from autodeploy.service.clusters.evidence import check_run, stage_of
+from autodeploy.service.clusters.overlays import check_run, stage_of
 from autodeploy.service.session import open_services
 from autodeploy.specs.measured_run import MeasuredRun, OutOfMemory
 from autodeploy.specs.presets import load_preset

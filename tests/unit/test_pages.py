@@ -8,10 +8,9 @@ from importlib.resources import files
 
 import pytest
 
+from api.http.languages import best_accepted, texts
 from api.ui import formats, new_search_form
-from api.ui.assets import PLOTLY, SCRIPTS, STYLE, asset, asset_url, compressed
-from api.ui.languages import best_accepted, texts
-from api.ui.rendering import json_island
+from api.ui.rendering import PLOTLY, SCRIPTS, STYLE, asset, asset_url, compressed, json_island
 from api.ui.search_page import (
     bound_words,
     columns,

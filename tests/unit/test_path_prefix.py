@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.app import create_app
-from api.prefix import PrefixedRequests, refuse_own_paths
+from api.http.prefix import PrefixedRequests, refuse_own_paths
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.settings import Settings, load_settings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.service.runner.forecast import Start, forecast
-from autodeploy.service.store.fair_order import Running, Slots, Waiting
+from autodeploy.service.searches.views import Start, forecast
+from autodeploy.service.store.queue_state import Running, Slots, Waiting
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ from autodeploy.formats.import_document import import_document
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError
 from autodeploy.reports.figures import group_spans
-from autodeploy.reports.figures.groups_on_nodes import place_of
+from autodeploy.reports.figures.strategy import place_of
 from autodeploy.search import planner
 from autodeploy.search.branch_and_bound.search_space import legal_candidates, space_of
 from autodeploy.search.planner import Prepared, prepare

@@ -10,10 +10,15 @@ import pytest
 
 from autodeploy.messages import LANGUAGES
 from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
-from autodeploy.reports.csv_table import plans_csv
-from autodeploy.reports.documents import render_html
-from autodeploy.reports.evidence import evidence_line, evidence_table, in_words
-from autodeploy.reports.plan_report import render_markdown, render_plan_set, step_in_words
+from autodeploy.reports.documents import plans_csv, render_html
+from autodeploy.reports.plan_report import (
+    evidence_line,
+    evidence_table,
+    in_words,
+    render_markdown,
+    render_plan_set,
+    step_in_words,
+)
 from autodeploy.reports.recommendation import (
     MOST_BETS,
     box_table,
@@ -23,7 +28,7 @@ from autodeploy.reports.recommendation import (
     risk_line,
     valley_line,
 )
-from autodeploy.reports.rows import plans_table
+from autodeploy.reports.run_facts import plans_table
 from autodeploy.reports.wording import chance, reference_name, report_text, width
 from autodeploy.specs.planset import Bet, BoxNumber, Evidence, PlanSet, Rescaled, RiskRanking, Valley
 from tests import factories

@@ -17,10 +17,10 @@ from autodeploy.formats.import_document import import_document
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import in_language
-from autodeploy.reports.answers import rehearsal_lines
+from autodeploy.reports.comparison import rehearsal_lines
 from autodeploy.search import planner
+from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.artefact import with_remarks
-from autodeploy.specs.check import CheckLimits
 from autodeploy.specs.spec import Spec
 from hardware_profiles import load_profile
 from tests.support.rehearsed_plans import PLANS, searched

@@ -7,7 +7,7 @@ import pytest
 from autodeploy.messages import LANGUAGES
 from autodeploy.reports import wording as texts
 from autodeploy.reports.plan_report import percentages, render_markdown, render_plan, render_plan_set
-from autodeploy.reports.rows import plans_table
+from autodeploy.reports.run_facts import plans_table
 from autodeploy.reports.wording import choices, degrees, quantity, seconds, width, wrap
 from autodeploy.specs.planset import Breakdown, Uncertainty
 from autodeploy.specs.strategy import Recompute

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from api import access as request_rate
-from api.access import BURST_S, RequestRate
+from api.http import access as request_rate
+from api.http.access import BURST_S, RequestRate
 from autodeploy.kit.errors import LimitError
 
 pytestmark = pytest.mark.unit

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.analysis.ablation.feature_ablation import MECHANISMS, ablate, active_mechanisms, without_mechanisms
-from autodeploy.cli.ablate import ablation_text
+from autodeploy.cli.comparisons import ablation_text
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import estimate
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
-    from autodeploy.specs.ablation import AblationReport, AblationRow
+    from autodeploy.specs.plan_details import AblationReport, AblationRow
 
 ENGINE = {"tp": 2, "engine": "vllm-ascend", "mode": "graph", "memory_fraction": 0.9, "precision": "int8"}
 ALL_OFF = {"placement": "separate", "generation": {**ENGINE, "mode": "eager", "precision": "bf16"}}

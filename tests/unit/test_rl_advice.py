@@ -15,7 +15,7 @@ from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.post_training.overheads import overheads_of
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.reports.evidence import evidence_line
+from autodeploy.reports.plan_report import evidence_line
 from autodeploy.search.plan_search import UpdateSearch
 from autodeploy.search.planner import plan, why_not
 from autodeploy.search.post_training.advice import advise

@@ -10,7 +10,7 @@ import pytest
 from autodeploy.analysis.launch_checks.launch import Launch
 from autodeploy.analysis.what_if.improve import generation_neighbours, improve
 from autodeploy.formats.import_document import import_document
-from autodeploy.formats.mindspeed_rl.reader import OF_PACKS
+from autodeploy.formats.mindspeed_rl import OF_PACKS
 from autodeploy.formats.registry import export
 from autodeploy.search import planner
 from autodeploy.search.planner import estimate, launch_rules
@@ -20,7 +20,7 @@ from autodeploy.specs.search import RL_AXES
 from tests.unit.test_rl_planning import QUICK, placed, spec_of
 
 if TYPE_CHECKING:
-    from autodeploy.specs.what_if import ImproveReport
+    from autodeploy.specs.answers import ImproveReport
 
 UPDATE: dict[str, Any] = {"tp": 1, "pp": 2, "micro_batch_size": 1, "recompute": {"granularity": "full"}}
 

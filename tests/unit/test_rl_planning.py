@@ -11,7 +11,7 @@ import pytest
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.reports.rows import plans_table
+from autodeploy.reports.run_facts import plans_table
 from autodeploy.search.planner import check_space, estimate, plan, reestimate, search_size, timeline
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
 from autodeploy.specs.reading import read_spec_document

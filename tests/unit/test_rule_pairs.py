@@ -14,9 +14,8 @@ from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.formats.megatron.script import import_launch_script
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.search import planner
-from autodeploy.space.memory_rules import memory_variants
-from autodeploy.space.rules import HELD_BY_FRAMEWORK, load_rules
-from autodeploy.specs.check import CheckLimits
+from autodeploy.space.rules import HELD_BY_FRAMEWORK, load_rules, memory_variants
+from autodeploy.specs.answers import CheckLimits
 from autodeploy.stack.releases import release_named, releases
 from hardware_profiles import load_profile
 from tests.launch_check.rule_pairs import DEVICES, document, environment_of, ranks_of, releases_of, words_of

@@ -10,7 +10,7 @@ from autodeploy.analysis.launch_checks.legality import judge_script
 from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.formats.megatron.script import import_launch_script
 from autodeploy.search import planner
-from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.reading import read_spec_document
 from hardware_profiles import load_profile
 

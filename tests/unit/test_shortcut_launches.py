@@ -15,7 +15,7 @@ from autodeploy.formats.registry import export
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.space.facts import facts_of
 from autodeploy.space.feature_choice import choose_features
-from autodeploy.space.memory_rules import launchable
+from autodeploy.space.rules import launchable
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec, parse_spec

@@ -8,8 +8,7 @@ import pytest
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.specs.common_mistakes import slips
-from autodeploy.specs.reading import read_spec_document
+from autodeploy.specs.reading import read_spec_document, slips
 
 
 def document(cluster: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.search import planner
 from autodeploy.specs.reading import read_spec_document, read_spec_file
-from autodeploy.specs.release_defaults import release_of
+from autodeploy.specs.software import release_of
 from autodeploy.stack.frameworks import FRAMEWORKS, launchers
 from autodeploy.stack.releases import releases
 from autodeploy.stack.software import (

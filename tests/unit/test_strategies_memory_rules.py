@@ -10,7 +10,7 @@ import pytest
 from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.space.candidates import SCHEDULES, Candidates
 from autodeploy.space.facts import facts_of
-from autodeploy.space.memory_rules import launchable
+from autodeploy.space.rules import launchable
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import release_of

@@ -12,8 +12,7 @@ import pytest
 
 from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.space.facts import facts_of
-from autodeploy.space.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
-from autodeploy.space.schedule_columns import COLUMNS
+from autodeploy.space.rules import COLUMNS, WORDS, Rule, broken_rules, judge, load_rules, values_of
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.cli.exits import asked_language, report_error
-from autodeploy.cli.why_not import answer_text
+from autodeploy.cli.what_if import answer_text
 from autodeploy.costs.inputs.build_context import spec_context
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, in_language

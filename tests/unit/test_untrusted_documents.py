@@ -16,8 +16,15 @@ from autodeploy.kit.errors import MOST_LISTED, SpecError
 from autodeploy.messages.field_faults import MOST_HINTS
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.service.requests.intake import read_spec
-from autodeploy.specs.document_bounds import MAX_DEPTH, MAX_KEY_LENGTH, MAX_VALUES, scan_json, scan_toml
-from autodeploy.specs.text_files import load_json, load_yaml
+from autodeploy.specs.text_files import (
+    MAX_DEPTH,
+    MAX_KEY_LENGTH,
+    MAX_VALUES,
+    load_json,
+    load_yaml,
+    scan_json,
+    scan_toml,
+)
 from tests import factories
 from tests.support import document_fuzz
 from tests.support.document_fuzz import MOST_MB, MOST_S, pumped_all

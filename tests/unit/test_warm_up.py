@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from api.ui.rendering import ENVIRONMENT
-from api.ui.warm_up import warm_up
+from api.ui.rendering import ENVIRONMENT, warm_up
 from autodeploy.space.rules import read_rules
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.webhooks.sending import Refused, post, signature, team_secret
-from autodeploy.service.webhooks.targets import MAX_URL_LENGTH, Targets
+from autodeploy.service.webhooks.service import MAX_URL_LENGTH, Targets
 
 pytestmark = pytest.mark.unit
 

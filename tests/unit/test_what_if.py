@@ -13,8 +13,7 @@ import pytest
 from autodeploy.analysis.launch_checks.launch import Launch, launch_of
 from autodeploy.analysis.what_if.improve import improve
 from autodeploy.analysis.what_if.recommend import card_counts, recommend
-from autodeploy.cli.improve import improve_text
-from autodeploy.cli.recommend import recommendation_text, token_count
+from autodeploy.cli.what_if import improve_text, recommendation_text, token_count
 from autodeploy.formats.import_document import import_file
 from autodeploy.kit.errors import SpecError
 from autodeploy.reports.wording import change_name
@@ -24,8 +23,8 @@ from autodeploy.specs.strategy import Strategy
 from tests import factories
 
 if TYPE_CHECKING:
+    from autodeploy.specs.answers import Improvement, ImproveReport
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import Improvement, ImproveReport
 
 SCRIPT = Path(__file__).parents[1] / "launch_files" / "mindspeed_moe.sh"
 

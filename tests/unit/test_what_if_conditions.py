@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.ui.conditions import changed_spec, conditions_of, memory_by_grade
-from api.ui.plan_page import knobs_of
+from api.ui.plan_page import changed_spec, conditions_of, knobs_of, memory_by_grade
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import estimate
 from autodeploy.specs.reading import read_spec_document

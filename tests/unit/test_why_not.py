@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.cli.why_not import answer_text
+from autodeploy.cli.what_if import answer_text
 from autodeploy.messages import in_language
 from autodeploy.search.planner import plan, why_not
 from autodeploy.search.ranking.partial_strategy import is_whole
@@ -18,9 +18,9 @@ from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
+    from autodeploy.specs.answers import WhyNot
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import WhyNot
 
 
 def spec_of(*, batch: int = 64, **search: Any) -> Spec:

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.ablation import Case
 from autodeploy.specs.field_errors import field_errors
+from autodeploy.specs.plan_details import Case
 from autodeploy.specs.text_files import read_document
 
 CASES = Path(__file__).resolve().parents[3] / "examples" / "published"

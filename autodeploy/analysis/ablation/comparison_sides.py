@@ -17,7 +17,7 @@ from autodeploy.stack.frameworks import UNRESTRICTED
 
 if TYPE_CHECKING:
     from autodeploy.search.planner import Predicted, Prepared
-    from autodeploy.specs.ablation import Case, Effect, Side
+    from autodeploy.specs.plan_details import Case, Effect, Side
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy

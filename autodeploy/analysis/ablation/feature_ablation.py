@@ -13,7 +13,7 @@ from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message
 from autodeploy.search.planner import estimate, plan, prepare
 from autodeploy.search.post_training.planning import estimate_rl
-from autodeploy.specs.ablation import AblationReport, AblationRow, Mode
+from autodeploy.specs.plan_details import AblationReport, AblationRow, Mode
 from autodeploy.specs.planset import PARTS
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES, expand

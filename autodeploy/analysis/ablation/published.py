@@ -16,7 +16,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message, joined
 from autodeploy.search.ranking.operator_report import lane_report
-from autodeploy.specs.ablation import AblationReport, AblationRow
+from autodeploy.specs.plan_details import AblationReport, AblationRow
 from autodeploy.specs.planset import StageMemory
 from cost_models.hbm import GIB
 from cost_models.schedule import operation_order, simulate
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autodeploy.analysis.ablation.comparison_sides import Run
     from autodeploy.search.planner import Predicted
-    from autodeploy.specs.ablation import Case, Effect
+    from autodeploy.specs.plan_details import Case, Effect
     from autodeploy.specs.planset import Plan
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.ranking.explanation import explanation
-from autodeploy.specs.check import Changes, FieldChange, MovedPart
+from autodeploy.specs.answers import Changes, FieldChange, MovedPart
 from autodeploy.specs.planset import PARTS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.formats.megatron.layers import expanded_layout, layers_of_entries
 from autodeploy.messages import Message
 from autodeploy.space.rules import load_rules
-from autodeploy.specs.broken_rule import BrokenRule
+from autodeploy.specs.diagnostics import BrokenRule
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.padding import first_of_set
 from autodeploy.stack.record_texts import blanks, record_text, with_numbers

@@ -11,7 +11,7 @@ from autodeploy.analysis.launch_checks.legality import judge_script, legality_ga
 from autodeploy.formats.megatron.launch import flag_changes
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
-from autodeploy.specs.check import DEFAULT_REGRESSION, CheckLimits, CheckReport, Compared, Gate, Remedy, Shortage
+from autodeploy.specs.answers import DEFAULT_REGRESSION, CheckLimits, CheckReport, Compared, Gate, Remedy, Shortage
 from autodeploy.specs.spec import spec_hash
 from autodeploy.specs.strategy import Recompute, Strategy
 from hardware_profiles import load_profile

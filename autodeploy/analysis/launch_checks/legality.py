@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from autodeploy.analysis.launch_checks.baseline import flag_changes_between
 from autodeploy.analysis.launch_checks.flag_rules import FlagValues, broken_flag_rules, flag_rules
 from autodeploy.analysis.launch_checks.launch import ranks_of
-from autodeploy.formats.common.export_comments import marked_cluster, release_of_marks
 from autodeploy.formats.common.flag_effects import framework_of_flags, unmodelled_reason
+from autodeploy.formats.common.import_result import marked_cluster, release_of_marks
 from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import MOST_HINTS
 from autodeploy.space.rules import load_rules
-from autodeploy.specs.broken_rule import BrokenRule
-from autodeploy.specs.check import Changes, CheckReport, Gate
+from autodeploy.specs.answers import Changes, CheckReport, Gate
+from autodeploy.specs.diagnostics import BrokenRule
 from autodeploy.stack.releases import framework_for, release_of, releases
 from hardware_profiles import list_profiles, load_profile
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autodeploy.analysis.launch_checks.baseline import Baseline
     from autodeploy.formats.common.launch_script import LaunchScript
-    from autodeploy.specs.check import CheckLimits
+    from autodeploy.specs.answers import CheckLimits
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
 

@@ -20,7 +20,7 @@ from autodeploy.costs.stages.step_classes import step_classes
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, joined
 from autodeploy.specs.planset import plan_set_of_one
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

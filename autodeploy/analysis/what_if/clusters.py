@@ -8,15 +8,15 @@ from autodeploy.analysis.what_if.recommend import DAY_S, recommend_with_plans
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message
-from autodeploy.specs.what_if import ClusterAnswer, ClusterComparison, ClusterPoint
+from autodeploy.specs.answers import ClusterAnswer, ClusterComparison, ClusterPoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.analysis.what_if.planning import WhatIfPlanner
+    from autodeploy.specs.answers import ClusterOffer
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import ClusterOffer
 
 CARD_MULTIPLES = (0.5, 2.0)
 """Multiples of the fewest cards that are planned for too: cheaper and later, dearer and sooner."""

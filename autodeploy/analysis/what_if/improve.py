@@ -11,11 +11,11 @@ from autodeploy.formats.megatron.launch import flag_changes
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.space.space import OPTIMIZER_MEMORY
+from autodeploy.specs.answers import Improvement, ImproveReport
 from autodeploy.specs.derived_fields import of_launch
 from autodeploy.specs.search import RL_AXES, value_of
 from autodeploy.specs.spec import Spec, no_strategy, spec_hash
 from autodeploy.specs.strategy import Recompute
-from autodeploy.specs.what_if import Improvement, ImproveReport
 from autodeploy.stack.features import FEATURES
 from cost_models.schedule import kinds
 

@@ -9,9 +9,9 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message
 from autodeploy.search.ranking.measured_speed import at_level, level_of
+from autodeploy.specs.answers import CardCount, Recommendation
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.search import SHORT_SEARCH
-from autodeploy.specs.what_if import CardCount, Recommendation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.search.ranking.measured_speed import at_level
+from autodeploy.specs.answers import ScalingReport, ScalingRow
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.search import SHORT_SEARCH
-from autodeploy.specs.what_if import ScalingReport, ScalingRow
 from hardware_profiles import load_profile
 from hardware_profiles.errors import ProfileError
 

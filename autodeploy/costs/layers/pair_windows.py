@@ -158,9 +158,7 @@ def halves(
     )
 
 
-def _processors_taken(
-    layer: LayerInputs, work: dict[str, list[Floats]], exchanges: list[list[ExpertExchange]]
-) -> None:
+def _processors_taken(layer: LayerInputs, work: dict[str, list[Floats]], exchanges: list[list[ExpertExchange]]) -> None:
     """Adds what products lose to a dispatcher whose kernels hold multiprocessors while they send: those of the other
     pass, which has the same exchanges.
 

@@ -18,7 +18,7 @@ from autodeploy.costs.stages.stage_memory import (
     workspace_bytes,
 )
 from autodeploy.costs.workload.memory_choices import CHOICES, compete
-from autodeploy.space.launch_limits import placement_limits
+from autodeploy.space.rules import placement_limits
 from cost_models.compiled import row_major
 from cost_models.schedule import in_flight_moments, kinds, model_parts
 

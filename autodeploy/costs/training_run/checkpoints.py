@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.costs.training_run.priors import conditions
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.comparison import CheckpointChange
+from autodeploy.specs.plan_details import CheckpointChange
 from autodeploy.specs.training_run import RunSpec
 from autodeploy.specs.tuning import adapter_params
 from autodeploy.stack.checkpoints import (

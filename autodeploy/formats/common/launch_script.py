@@ -2,20 +2,240 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import known_flags
-from autodeploy.formats.common.other_trainings import refuse_program
-from autodeploy.formats.common.settings_table import environment_variables
 from autodeploy.formats.shell.follow import Followed, follow
 from autodeploy.formats.shell.values import Run, Value, WordBuilder
-from autodeploy.kit.errors import SpecError
-from autodeploy.messages import Message
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message, at_place
+from autodeploy.specs.diagnostics import not_modelled
+from autodeploy.specs.text_files import refuse_framework
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One environment variable or configuration key, its values, constraints and source."""
+
+    name: str
+    kind: str
+    framework: str
+    values: str
+    feature: str
+    constraints: str
+    source: str
+
+
+@cache
+def settings_table() -> tuple[Setting, ...]:
+    """Every entry, environment variables first, by name."""
+    text = (files("autodeploy.formats") / "settings.csv").read_text(encoding="utf-8")
+    return tuple(Setting(**row) for row in csv.DictReader(text.splitlines()))
+
+
+@cache
+def environment_variables() -> dict[str, Setting]:
+    """Environment variables of torch_npu and CANN, by name."""
+    return {entry.name: entry for entry in settings_table() if entry.kind == "env"}
+
+
+@cache
+def platform_keys() -> dict[str, Setting]:
+    """Keys of MindFormers' configurations that it hands on to MindSpore, by dotted path."""
+    return {entry.name: entry for entry in settings_table() if entry.kind == "yaml"}
+
+
+# Launches for the chip after today's, the Ascend 950 (A5).
+# Number formats that no Ascend chip before the 950 multiplies, by the flag that says them.
+FORMATS = {"--fp8-recipe": frozenset({"mxfp8", "mxfp8-32x32"}), "--fp8-format": frozenset({"hif8"})}
+# Public scripts say the chip between the separators of their own name and of the log's: `_A5_`.
+_NAMED = re.compile(r"(?<![A-Za-z0-9])A5(?![A-Za-z0-9+])|ascend[-_ ]?950", re.IGNORECASE)
+_LOG = re.compile(r"(?:\btee\s+(?:-a\s+)?|>>?\s*)([^\s|;&<>]+)")
+
+
+def refuse_next_chip(script: LaunchScript, text: str, name: str) -> None:
+    """Refuses a launch that its file, its log or its number format says to be for the Ascend 950.
+
+    Parameters
+    ----------
+    text : the script, for the names of its logs.
+    name : the file's name, without its suffix.
+
+    Raises
+    ------
+    UnsupportedError
+        with the word that says so.
+    """
+    for flag, formats in FORMATS.items():
+        given = script.flags.get(flag)
+        if given is not None and given.text.strip().lower() in formats:
+            _refuse(f"{flag} {given.text.strip()}", (given.line, given.column))
+    for word in (name, *_LOG.findall(text)):
+        refuse_name(word)
+
+
+def refuse_name(word: str) -> None:
+    """Refuses a launch whose file or log of this name says the Ascend 950."""
+    if _NAMED.search(word):
+        _refuse(word[:120])
+
+
+def _refuse(by: str, place: tuple[int, int] | None = None) -> None:
+    raise UnsupportedError(
+        at_place(not_modelled("Ascend 950", by), place),
+        path="/cluster",
+        hint=Message("importers.give_launch_for_a2_or_a3"),
+    )
+
+
+LORA, SFT, RL, DPO, FSDP2 = "LoRA", "SFT", "RL", "DPO", "FSDP2"
+INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "pruning", "evaluation"})
+STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
+# A flag that is given says what the launch does; the first that is found is named.
+FLAGS: dict[str, str] = {
+    "--lora-load": LORA,
+    "--lu-lora-final-layer-index": LORA,
+    "--qlora": LORA,
+    "--qlora-save-dequantize": LORA,
+    "--perform-rl-step": RL,
+    "--grpo-group-size": RL,
+    "--qad-enable": "distillation",
+    "--use-torch-fsdp2": FSDP2,
+    "--fsdp2-config-path": FSDP2,
+    "--skip-train": "evaluation",
+    "--prompt-file": INFERENCE,
+    "--retro-add-retriever": "RETRO",
+    "--vision-pretraining": "vision pre-training",
+    "--layerzero": "LayerZeRO",
+    "--auto-settings": "a search of MindSpeed for settings",
+    "--layerwise-disaggregated-training": "layerwise disaggregated training",
+}
+# Read in fine-tuning, those of pairs in preference tuning; elsewhere they too say what the launch does.
+TUNING_FLAGS: dict[str, str] = {
+    "--lora-r": LORA,
+    "--lora-alpha": LORA,
+    "--lora-target-modules": LORA,
+    "--lora-fusion": LORA,
+    "--is-instruction-dataset": SFT,
+}
+PREFERENCE_FLAGS: dict[str, str] = dict.fromkeys(
+    ("--is-pairwise-dataset", "--dpo-beta", "--dpo-loss-type", "--ref-model"), DPO
+)
+READ_STAGES = frozenset({"sft", "dpo"})
+TUNING_PROGRAM = "posttrain_gpt.py"
+# Entry points of MindSpeed-LLM, MindSpeed-RL, Megatron-LM and verl that do something else.
+PROGRAMS: dict[str, str] = {
+    "train_fsdp2.py": FSDP2,
+    "posttrain_gpt.py": "fine-tuning",
+    "rlhf_gpt.py": RL,
+    "ray_gpt.py": RL,
+    "train_grpo.py": RL,
+    "train_rl.py": RL,
+    "main_ppo.py": RL,
+    "inference.py": INFERENCE,
+    "inference_fsdp2.py": INFERENCE,
+    "inference_deepseek4.py": INFERENCE,
+    "evaluation.py": INFERENCE,
+    "generate_samples_gpt.py": INFERENCE,
+    "gpt_dynamic_inference.py": INFERENCE,
+    "gpt_static_inference.py": INFERENCE,
+    "run_text_generation_server.py": INFERENCE,
+    "run_hybrid_text_generation_server.py": INFERENCE,
+    "run_text_generation.py": INFERENCE,
+    "run_mamba_text_generation_server.py": INFERENCE,
+    "generate.py": INFERENCE,
+    "mmlu.py": INFERENCE,
+    "finetune.py": "fine-tuning",
+    "finetune_gpt.py": "fine-tuning",
+    "quantize.py": "quantization",
+    "prune.py": "pruning",
+    "pretrain_bert.py": "training of BERT",
+    "pretrain_t5.py": "training of T5",
+    "pretrain_ict.py": "training of a retriever",
+    "pretrain_retro.py": "RETRO",
+    "pretrain_vlm.py": "training of a vision language model",
+    "pretrain_vision_classify.py": "vision pre-training",
+    "pretrain_vision_inpaint.py": "vision pre-training",
+    "pretrain_vision_dino.py": "vision pre-training",
+    "pretrain_mamba.py": "training of state-space layers",
+    "pretrain_hybrid.py": "training of state-space layers",
+}
+_RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
+_FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's
+
+
+def refuse_other_training(script: LaunchScript) -> None:
+    """Refuses a launch that neither pre-trains nor fine-tunes, under supervision or by preferences.
+
+    Raises
+    ------
+    UnsupportedError
+        with the place and the name of what it does.
+    """
+    stage = script.flags.get("--stage")
+    word = "" if stage is None else stage.text.strip().lower()
+    tunes = word in READ_STAGES
+    elsewhere = ({} if tunes else TUNING_FLAGS) | ({} if word == "dpo" else PREFERENCE_FLAGS)
+    for flag, what in (elsewhere | FLAGS).items():
+        if flag in script.flags:
+            given = script.flags[flag]
+            raise refused(what, flag, (given.line, given.column))
+    if stage is not None and not tunes:
+        what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
+        raise refused(what, f"--stage {stage.text[:40]}", (stage.line, stage.column))
+    if not (tunes and script.program.rpartition("/")[2] == TUNING_PROGRAM):
+        refuse_program([script.program])
+
+
+def refuse_program(words: Iterable[str]) -> None:
+    """Refuses entry points that do something else than pre-training.
+
+    Raises
+    ------
+    UnsupportedError
+        with the name of what the program does.
+    """
+    for word in words:
+        program = word.rpartition("/")[2]
+        if program in PROGRAMS:
+            raise refused(PROGRAMS[program], program)
+
+
+def refuse_other_configuration(document: Mapping[str, Any]) -> None:
+    """Refuses configurations of other trainings, other FSDP2 and reinforcement learning, and of other frameworks.
+
+    Raises
+    ------
+    UnsupportedError
+        with the JSON pointer of the key that says so.
+    """
+    parallel, training = document.get("parallel"), document.get("training")
+    if isinstance(parallel, Mapping) and (keys := sorted(_FSDP2_KEYS & parallel.keys())):
+        raise refused(FSDP2, keys[0], path=f"/parallel/{keys[0]}")
+    if isinstance(training, Mapping) and isinstance(training.get("stage"), str) and "model" in document:
+        stage = training["stage"].lower()
+        raise refused(STAGES.get(stage, FSDP2), f"stage {stage[:40]}", path="/training/stage")
+    for section in _RL_SECTIONS:
+        if isinstance(document.get(section), Mapping):
+            raise refused(RL, section, path=f"/{section}")
+    refuse_framework(document)
+
+
+def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str = "/training/kind") -> UnsupportedError:
+    """The error that names what a launch does, and the word of the file that says so."""
+    nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
+    message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
+    return UnsupportedError(message, path=path, hint=Message("importers.give_launch_of_pre_training_of_all_parameters"))
+
 
 # A variable of flags, by the names that scripts give them, or all arguments; unset it is no flag's value, and empty.
 BUNDLE = re.compile(r"\$\{?([@*]|\w*(?:ARGS|OPTS|OPTIONS|FLAGS))(?:\[[@*]\])?\}?", re.IGNORECASE)

@@ -9,16 +9,16 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.formats.common.export_comments import (
+from autodeploy.formats.common.import_result import (
+    UNNAMED,
+    Imported,
     marked_preset,
     plan_id_of,
     release_of_marks,
     search_of_marks,
     take_marks,
 )
-from autodeploy.formats.common.import_result import UNNAMED, Imported
-from autodeploy.formats.common.launch_script import LAUNCHER_OPTIONS
-from autodeploy.formats.common.other_trainings import refuse_name
+from autodeploy.formats.common.launch_script import LAUNCHER_OPTIONS, refuse_name
 from autodeploy.formats.common.value_readers import KeyReader
 from autodeploy.formats.megatron.post_training_launch import model_of, preset_named
 from autodeploy.formats.shell.follow import follow

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.target_release import profile_of
-from autodeploy.formats.megatron.keyed_sections import head_comments, refuse_unknown_keys
+from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
+from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys
 from autodeploy.formats.megatron.memory import recomputed_layers
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message

@@ -7,18 +7,16 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.measurements.benchmark_tables import (
-    is_collective_table,
-    is_gemm_table,
-    read_collective_table,
-    read_gemm_table,
-)
-from autodeploy.formats.measurements.measured_text import (
     MAX_TEXT_BYTES,
     TableRow,
     bad_line,
+    is_collective_table,
+    is_gemm_table,
     lines_of,
     number,
     positive,
+    read_collective_table,
+    read_gemm_table,
     refuse_long_table,
     steady,
     table_rows,

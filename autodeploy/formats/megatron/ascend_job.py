@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.target_release import profile_of
-from autodeploy.formats.megatron.launch_script import asked_for
-from autodeploy.formats.megatron.mindspeed_llm import export as launch_script
+from autodeploy.formats.common.flag_effects import profile_of
+from autodeploy.formats.megatron.launch_script import asked_for, export_mindspeed_llm
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
             path="/cluster/num_npus",
         )
     name = f"autodeploy-{plan.plan_id.replace('_', '-')}"
-    script = launch_script(plan_set, plan)
+    script = export_mindspeed_llm(plan_set, plan)
     config = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

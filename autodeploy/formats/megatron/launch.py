@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from autodeploy.formats.common.target_release import refuse_unlaunched, release_of_spec
+from autodeploy.formats.common.flag_effects import refuse_unlaunched, release_of_spec
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable, add_feature, add_features, shell_value
 from autodeploy.formats.megatron.layers import placement
 from autodeploy.formats.megatron.memory import BLOCK as RECOMPUTE
 from autodeploy.formats.megatron.memory import add_recompute, add_swap
 from autodeploy.formats.megatron.model import add_experts, add_model, add_training
-from autodeploy.formats.megatron.parallel_writer import add_dispatch, add_parallel, expert_parallel_flag
+from autodeploy.formats.megatron.strategy import add_dispatch, add_parallel, expert_parallel_flag
 from autodeploy.formats.megatron.tuning import add_tuning
 from autodeploy.messages import Message
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from autodeploy.specs.training_run import RunSpec
 from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats, refuse_beside_copies
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED

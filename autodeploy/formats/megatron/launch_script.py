@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.settings_table import environment_variables
-from autodeploy.formats.common.target_release import profile_of
+from autodeploy.formats.common.flag_effects import profile_of
+from autodeploy.formats.common.launch_script import environment_variables
 from autodeploy.formats.megatron.arguments import ShellVariable, features_without_flags, shell_array
+from autodeploy.formats.megatron.attention import QWEN3_NEXT_SPEC, SHORTCUT_SPEC
+from autodeploy.formats.megatron.compressed import SPEC_MODULE
 from autodeploy.formats.megatron.compressed import TRAINER as COMPRESSED_TRAINER
-from autodeploy.formats.megatron.launch import add_checkpoints
+from autodeploy.formats.megatron.launch import Launch, add_checkpoints, launch_of
 from autodeploy.formats.megatron.recipe_writer import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
 from autodeploy.formats.megatron.tuning import TRAINER
-from autodeploy.specs.artefact import provenance_line
+from autodeploy.kit.errors import UnsupportedError
+from autodeploy.messages import Message
+from autodeploy.specs.artefact import Artefact, provenance_line
+from autodeploy.specs.launched import full_interval
 from autodeploy.stack.expression import evaluate
 
 if TYPE_CHECKING:
-    from autodeploy.formats.megatron.launch import Launch
-    from autodeploy.specs.planset import PlanSet
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.stack.releases import Component, Release
 
 
@@ -308,3 +315,126 @@ def _command(blocks: list[str], trainer: str) -> str:
         + '    ${CKPT_LOAD_DIR:+--load "${CKPT_LOAD_DIR}"} \\\n'
         + '    ${EXTRA[@]+"${EXTRA[@]}"}\n'
     )
+
+
+SHELL = "text/x-shellscript"
+
+
+def export_megatron(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The launch script, to be started on every node in the Megatron-LM directory."""
+    launch = launch_of(plan_set, plan, "megatron")
+    path = ShellVariable("TOKENIZER_PATH")
+    named = "SFTTokenizer" if launch.arguments.has("--sft") else "HuggingFaceTokenizer"
+    if launch.arguments.knows("--tokenizer-type", named):
+        tokenizer = (("--tokenizer-type", named), ("--tokenizer-model", path))
+    else:
+        tokenizer = (("--tokenizer-type", "PretrainedFromHF"), ("--tokenizer-name-or-path", path))
+    add_run_arguments(launch, tokenizer)
+    adapts = launch.arguments.release.has("mindspeed")
+    text = script_text(plan_set, launch, directory="Megatron-LM", adapts=adapts)
+    return Artefact(text, SHELL, f"megatron_{plan.plan_id}.sh", tuple(launch.arguments.notes))
+
+
+def export_megatron_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The argument blocks alone."""
+    launch = launch_of(plan_set, plan, "megatron")
+    notes = tuple(launch.arguments.notes)
+    return Artefact(flags_text(plan_set, launch), SHELL, f"megatron_flags_{plan.plan_id}.sh", notes)
+
+
+MLA_SPEC = "mindspeed_llm.tasks.models.spec.deepseek_spec"
+QK_NORM_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_spec"
+
+
+def export_mindspeed_llm(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The launch script, to be started on every node."""
+    launch = _launch(plan_set, plan)
+    tokenizer = (
+        ("--tokenizer-type", "PretrainedFromHF"),
+        ("--tokenizer-name-or-path", ShellVariable("TOKENIZER_PATH")),
+    )
+    add_run_arguments(launch, tokenizer)
+    launch.arguments.add("TRAIN_ARGS", "--no-shared-storage")
+    text = script_text(plan_set, launch, directory="MindSpeed-LLM", adapts=False)
+    return Artefact(text, SHELL, f"pretrain_{plan.plan_id}.sh", tuple(launch.arguments.notes))
+
+
+def export_mindspeed_llm_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The argument blocks alone."""
+    launch = _launch(plan_set, plan)
+    notes = tuple(launch.arguments.notes)
+    return Artefact(flags_text(plan_set, launch), SHELL, f"flags_{plan.plan_id}.sh", notes)
+
+
+def layer_spec(model: ModelSpec) -> tuple[str, ...]:
+    """Module and name of the layers' specification: the model's own, else that of latent attention or qk norms."""
+    if model.told.layer_spec is not None:
+        return tuple(model.told.layer_spec.split())
+    if model.shortcut_moe:
+        return (SHORTCUT_SPEC, "layer_spec")
+    if model.compressed_attention is not None:
+        return (SPEC_MODULE, "layer_spec")
+    if full_interval(model) is not None:
+        return (QWEN3_NEXT_SPEC, "layer_spec")
+    if model.is_mla or model.qk_norm:
+        return (MLA_SPEC if model.is_mla else QK_NORM_SPEC, "layer_spec")
+    return ()
+
+
+def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
+    """The plan's flags with what MindSpeed-LLM's scripts add to Megatron's, whatever the plan."""
+    launch = launch_of(plan_set, plan, "mindspeed-llm")
+    add_own_arguments(launch)
+    return launch
+
+
+def add_own_arguments(launch: Launch) -> None:
+    """What its scripts add to Megatron's flags: vocabulary, layers' specification, rotary positions."""
+    arguments, model = launch.arguments, launch.spec.model
+    block = "GPT_ARGS"
+    padded = math.ceil(model.vocab_size / launch.plan.strategy.tp) * launch.plan.strategy.tp
+    arguments.add(block, "--padded-vocab-size", padded)
+    if spec := layer_spec(model):
+        arguments.add(block, "--spec", *spec)
+    if model.compressed_attention is not None:
+        arguments.add(block, "--transformer-impl", "local")
+        if model.num_nextn_predict_layers:
+            arguments.add(block, "--mtp-spec", SPEC_MODULE, "mtp_spec")
+        return
+    if not model.learned_position_embeddings:
+        arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
+        if "fused_operators" in launch.plan.strategy.features:
+            arguments.add("OPERATOR_ARGS", "--use-fused-rotary-pos-emb")
+
+
+def refuse_unknown_keys(document: Mapping[str, Mapping[str, Any]], release: Release) -> None:
+    """Refuses a document with a key that the release has not, or a value that the key does not take.
+
+    Raises
+    ------
+    UnsupportedError
+        with the first of them.
+    """
+    for path, values in _values(document):
+        registered = release.keys.get(path)
+        fault = Message("common.unknown_key", name=path) if registered is None else registered.fault(values)
+        if fault is not None:
+            raise UnsupportedError(
+                Message("common.cannot_launch_this_plan", release=release.title, reason=fault), path="/to"
+            )
+
+
+def _values(document: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Every key by its path, with its values as the parser reads them."""
+    for section, keys in document.items():
+        for key, value in keys.items():
+            listed = value if isinstance(value, list) else [value]
+            yield f"{section}.{key}", [str(each) for each in listed]
+
+
+def head_comments(plan_set: PlanSet, launch: Launch, start: Iterable[str], *, more_marks: str = "") -> list[str]:
+    """Comments at the head of the file: the plan, what no key says, the release, `start` and the notes."""
+    marks = [line.removeprefix("# ") + more_marks for line in mark(launch)]
+    notes = [f"Note: {note}" for note in launch.arguments.notes]
+    provenance = provenance_line(plan_set, launch.plan)
+    return [provenance, *marks, *release_lines(launch.arguments.release), *start, *notes]

@@ -6,8 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.formats.common.flag_effects import profile_of, release_of_spec
 from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript
-from autodeploy.formats.common.target_release import profile_of, release_of_spec
 from autodeploy.formats.megatron.arguments import LaunchArguments
 from autodeploy.formats.megatron.launch import Launch, note_doubts, note_other_target
 from autodeploy.formats.shell.values import Run, Value
@@ -15,7 +15,7 @@ from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message, joined
 from autodeploy.specs.presets import load_preset, preset_names, preset_of
 from autodeploy.specs.rl_facts import RlFacts, facts_of
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT, title_of
 from autodeploy.stack.launch_rules import broken_rules
 from autodeploy.stack.releases import frameworks_for

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.export_comments import plan_id_of, release_of_marks, take_marks
 from autodeploy.formats.common.flag_effects import framework_of_flags
-from autodeploy.formats.common.import_result import UNNAMED, Imported, KeptFlag
-from autodeploy.formats.common.launch_script import read_launch_script
-from autodeploy.formats.common.other_trainings import refuse_next_chip, refuse_other_training
+from autodeploy.formats.common.import_result import (
+    UNNAMED,
+    Imported,
+    KeptFlag,
+    plan_id_of,
+    release_of_marks,
+    take_marks,
+)
+from autodeploy.formats.common.launch_script import read_launch_script, refuse_next_chip, refuse_other_training
 from autodeploy.formats.common.value_readers import FlagReader
 from autodeploy.formats.megatron.launch import NO_MASK
 from autodeploy.formats.megatron.model import CAPACITY, read_model
 from autodeploy.formats.megatron.recipe_reader import read_training_recipe
-from autodeploy.formats.megatron.strategy_reader import (
+from autodeploy.formats.megatron.strategy import (
     ALLOCATORS,
     ASYNC_PERMUTATION,
     read_gradient_sums,

@@ -9,12 +9,12 @@ from autodeploy.formats.shell.values import Arithmetic, Parameter, Part, Run, Te
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
-from autodeploy.specs.document_bounds import MAX_DEPTH
+from autodeploy.specs.text_files import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autodeploy.formats.shell.words import WordReader
+    from autodeploy.formats.shell.statements import WordReader
 
 
 # Whole-number expressions of `$((...))` and `((...))`.

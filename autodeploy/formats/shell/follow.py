@@ -11,7 +11,7 @@ from autodeploy.formats.shell.expansion import Variables
 from autodeploy.formats.shell.statements import StatementReader
 from autodeploy.formats.shell.values import Choice, Command, Condition, Function, NotFollowed, Run, Text, Value
 from autodeploy.messages import Message
-from autodeploy.specs.document_bounds import MAX_DEPTH
+from autodeploy.specs.text_files import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

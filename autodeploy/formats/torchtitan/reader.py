@@ -10,16 +10,15 @@ import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.formats.common.export_comments import plan_id_of, release_of_marks, search_of_marks, take_marks
-from autodeploy.formats.common.import_result import Imported
+from autodeploy.formats.common.import_result import Imported, plan_id_of, release_of_marks, search_of_marks, take_marks
 from autodeploy.formats.common.value_readers import KeyReader
 from autodeploy.formats.megatron.post_training_launch import model_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import NO_EFFECT, not_modelled
-from autodeploy.specs.document_bounds import scan_toml
+from autodeploy.specs.launched import CONVERTERS, ROTARY, SPARSE, preset_of_flavor, torchtitan_models
 from autodeploy.specs.presets import load_preset
-from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE, preset_of_flavor, torchtitan_models
+from autodeploy.specs.text_files import scan_toml
 from autodeploy.stack.releases import release_of
 from autodeploy.stack.software import unnamed_features
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.target_release import profile_of
-from autodeploy.formats.megatron.keyed_sections import head_comments, refuse_unknown_keys
+from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
+from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys
 from autodeploy.formats.megatron.memory import recomputed_layers
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact
-from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE, TorchtitanModel, torchtitan_model_of
+from autodeploy.specs.launched import CONVERTERS, ROTARY, SPARSE, TorchtitanModel, torchtitan_model_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,7 +14,6 @@ from autodeploy.formats.megatron.arguments import add_features
 from autodeploy.formats.megatron.launch_script import environment_block, mark, release_check, release_lines
 from autodeploy.formats.megatron.layers import Placement, layout_string, placement
 from autodeploy.formats.megatron.memory import add_recompute, add_swap
-from autodeploy.formats.megatron.parallel_writer import add_dispatch, add_schedule, expert_tensor_parallel
 from autodeploy.formats.megatron.post_training_launch import (
     DAPO_CLIP,
     DAPO_DROPS,
@@ -23,6 +22,7 @@ from autodeploy.formats.megatron.post_training_launch import (
     rl_launch,
     rl_marks,
 )
+from autodeploy.formats.megatron.strategy import add_dispatch, add_schedule, expert_tensor_parallel
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line

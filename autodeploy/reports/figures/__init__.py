@@ -1,6 +1,5 @@
 """Charts of plans: pure functions from plans to plotly figures, for the pages and the HTML reports."""
 
-from autodeploy.reports import labels
 from autodeploy.reports.figures.charts import (
     batch_over_time,
     days_and_cost,
@@ -9,9 +8,8 @@ from autodeploy.reports.figures.charts import (
     step_time_breakdown,
     time_and_memory,
 )
-from autodeploy.reports.figures.groups_on_nodes import group_spans, groups_on_nodes
-from autodeploy.reports.figures.layers_on_stages import MANY_STAGES, layers_on_stages
 from autodeploy.reports.figures.layout import figure_json
+from autodeploy.reports.figures.strategy import MANY_STAGES, group_spans, groups_on_nodes, layers_on_stages
 
 __all__ = [
     "MANY_STAGES",
@@ -20,7 +18,6 @@ __all__ = [
     "figure_json",
     "group_spans",
     "groups_on_nodes",
-    "labels",
     "layers_on_stages",
     "phases_timeline",
     "stage_memory",

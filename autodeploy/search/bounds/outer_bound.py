@@ -14,8 +14,7 @@ from autodeploy.search.bounds.stage_bound import Batch, lower_bound_s, steady_mi
 from autodeploy.search.choices.layer_choices import COSTS_OF_PARTS, Choices, Part, join
 from autodeploy.search.choices.memory_options import WHOLE, possible_choices, rivals
 from autodeploy.space.candidates import concatenate, of_schedules
-from autodeploy.space.launch_limits import placement_limits
-from autodeploy.space.memory_rules import launchable_each
+from autodeploy.space.rules import launchable_each, placement_limits
 from autodeploy.space.tree import distinct
 from cost_models.schedule import model_parts, schedules
 

@@ -28,8 +28,7 @@ from autodeploy.space.grid import (
     judge_grid,
     most_candidates,
 )
-from autodeploy.space.knobs import allowed_values
-from autodeploy.space.space import Space, default_space, restrict
+from autodeploy.space.space import Space, allowed_values, default_space, restrict
 from autodeploy.specs.planset import Counts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.costs.stages.inner_problem import InnerProblem, MemoryOption, fill_chunks, over_chunks
 from autodeploy.costs.workload.memory_choices import CHOICES
-from autodeploy.space.memory_rules import launchable
+from autodeploy.space.rules import launchable
 from cost_models.bounded_cache import kept
 
 if TYPE_CHECKING:

@@ -16,9 +16,18 @@ from ortools.sat.python import cp_model
 from autodeploy.messages import Message
 from autodeploy.search.cp_sat.model import new_solver
 from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, Candidates
-from autodeploy.space.knobs import KNOBS, Knob, allowed_values, log2_ratio, pin_text
 from autodeploy.space.rules import WORDS, load_rules, scope_of
-from autodeploy.space.space import OPTIMIZER_MEMORY, RESTRICTED, default_space, values_left
+from autodeploy.space.space import (
+    KNOBS,
+    OPTIMIZER_MEMORY,
+    RESTRICTED,
+    Knob,
+    allowed_values,
+    default_space,
+    log2_ratio,
+    pin_text,
+    values_left,
+)
 from autodeploy.stack.record_texts import with_numbers
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from autodeploy.messages import Message
 from autodeploy.search.ranking.explanation import headroom
 from autodeploy.search.ranking.one_strategy import described
 from autodeploy.search.ranking.plans import plan_id
+from autodeploy.specs.plan_details import BatchPoint, RlGeneration, RlPeakMemory, RlPhase, RlPlan, RlTokensPerS
 from autodeploy.specs.planset import Breakdown, Uncertainty
-from autodeploy.specs.rl_plan import BatchPoint, RlGeneration, RlPeakMemory, RlPhase, RlPlan, RlTokensPerS
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, joined
-from autodeploy.specs.broken_rule import BrokenRule
+from autodeploy.specs.diagnostics import BrokenRule
 from autodeploy.specs.rl_facts import facts_of, generation_facts, nodes_of, on_nodes, step_facts, update_facts
 from autodeploy.stack.frameworks import title_of
 from autodeploy.stack.launch_rules import LaunchRule, broken_rules, launch_rules, launched_values

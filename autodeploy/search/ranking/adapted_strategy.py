@@ -16,8 +16,7 @@ from autodeploy.search.ranking.one_strategy import described
 from autodeploy.search.ranking.plans import fits
 from autodeploy.space.candidates import DISPATCHERS, concatenate
 from autodeploy.space.feature_choice import launchable_features
-from autodeploy.space.memory_rules import launchable
-from autodeploy.space.rules import broken_rules
+from autodeploy.space.rules import broken_rules, launchable
 from autodeploy.specs.derived_fields import of_launch
 from autodeploy.specs.strategy import ChoiceKey, Recompute, Strategy
 from autodeploy.stack.features import FEATURES

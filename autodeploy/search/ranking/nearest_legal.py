@@ -8,7 +8,7 @@ import numpy as np
 
 from autodeploy.messages import Message
 from autodeploy.search.ranking.one_strategy import place
-from autodeploy.space.knobs import KNOBS, decode
+from autodeploy.space.space import KNOBS, decode
 from autodeploy.specs.planset import NearestChange
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from autodeploy.search.ranking.nearest_legal import conflict
 from autodeploy.search.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.space.candidates import CHOICES
 from autodeploy.space.feature_choice import choose_features
-from autodeploy.space.knobs import log2_ratio
-from autodeploy.space.rule_sentences import where_known
+from autodeploy.space.rules import where_known
+from autodeploy.space.space import log2_ratio
+from autodeploy.specs.answers import WhyNot
 from autodeploy.specs.derived_fields import SWITCHED
 from autodeploy.specs.planset import NearestChange
 from autodeploy.specs.search import Axis
-from autodeploy.specs.what_if import WhyNot
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:

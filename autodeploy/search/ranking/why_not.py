@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message, joined
 from autodeploy.search.ranking.explanation import explanation
-from autodeploy.space.rule_sentences import told
-from autodeploy.space.rules import broken_rules, values_of
-from autodeploy.specs.what_if import WhyNot
+from autodeploy.space.rules import broken_rules, told, values_of
+from autodeploy.specs.answers import WhyNot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,14 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.search.ranking.measured_speed import MEASURED, OwnRun, work_of
 from autodeploy.search.ranking.selection import objective_value
-from autodeploy.service.clusters.evidence import batch_of, check_run, evidence_of, measured_step_s
-from autodeploy.service.clusters.overlays import is_ledgers, without_overlay
+from autodeploy.service.clusters.overlays import (
+    batch_of,
+    check_run,
+    evidence_of,
+    is_ledgers,
+    measured_step_s,
+    without_overlay,
+)
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec, canonical_json

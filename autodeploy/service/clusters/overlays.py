@@ -1,29 +1,43 @@
-"""Which overlay a search on a cluster takes, and which stored plans rest on other numbers than a search today."""
+"""Overlays of clusters and the evidence they stand on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from autodeploy.calibration.families import configuration_digest, family_digest
+from autodeploy.calibration.overlays import rounded
 from autodeploy.costs.inputs.build_context import profile_of
-from autodeploy.kit.errors import NotFoundError, SpecError
-from autodeploy.kit.version import ENGINE_VERSION
+from autodeploy.costs.prediction_spread import Z80, classes_of_run, coverage, shares_node, widening
+from autodeploy.formats.measurements.measured_file import read_measured_text
+from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import quoted
 from autodeploy.search.ranking.measured_speed import MEASURED
 from autodeploy.service.store.runs import Runs
 from autodeploy.service.store.searches import Searches
+from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.field_errors import field_errors
+from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import canonical_json
 from hardware_profiles import list_profiles
+from hardware_profiles.evidence import MOST_LOG, MOST_SCALE, MOST_SEEN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from autodeploy.service.clusters.calibration import StoredRun
     from autodeploy.service.runner.planning import Planner
-    from autodeploy.service.runs.service import RunService
     from autodeploy.service.store.database import Session
+    from autodeploy.specs.measured_run import OutOfMemory
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
+    from hardware_profiles import Profile
 
 
 # So many clusters are kept in mind; with more of them the memory begins anew.
@@ -163,46 +177,243 @@ def _resolved(session: Session, cluster: ClusterSpec) -> ClusterSpec:
     return cluster if row is None else cluster.model_copy(update={"overlay": row.overlay})
 
 
-# A cluster's overlay for others.
-# Of what the fit reports: figures over all runs, which name none.
-FIGURES = ("bias_before", "bias_after", "mape_before", "mape_after", "mape_left_out")
+def unnamed(value: Any, cluster: str) -> Any:
+    """The same without the cluster's name in sources and notes."""
+    if isinstance(value, dict):
+        return {key: unnamed(each, cluster) for key, each in value.items()}
+    if isinstance(value, list):
+        return [unnamed(each, cluster) for each in value]
+    return value.replace(f" on {cluster}", " on one cluster") if isinstance(value, str) else value
 
 
-def exported_overlay(runs: RunService, cluster: str, author: str, releases: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The overlay of a cluster as an overlay of a spec, which follows no ledger.
+LEAST_FREEDOM = 4
+"""Degrees of freedom of a class that next to nobody measured; as many as a class needs to have a spread of its own."""
+LEAST_HELD = 0.6
+"""Of what a card has to give; what lies beside the allocator (runtime, buffers of communicators) is below 0.4 of it."""
+
+
+def evidence_of(runs: Sequence[StoredRun], profile: Profile, fitted: Collection[str]) -> dict[str, Any]:
+    """The section `evidence` of a cluster's overlay; empty where its runs say nothing of memory or time.
 
     Parameters
     ----------
-    author : who stands for it.
-    releases : of the software that the runs were on, as `CANN 8.3.RC1`; nothing stored says them.
+    runs : newest first; the newest MOST_SEEN of them that speak of memory count. fitted : ids of those whose times the
+        cluster's numbers were fitted to.
+    """
+    seen = [entry for run in runs for entry in _seen(run, profile)][:MOST_SEEN]
+    scale = time_scale(runs, profile)
+    timed = dict.fromkeys(family_digest(run.spec.model) for run in runs if run.id in fitted)
+    if not seen and scale == 1.0 and not timed:
+        return {}
+    return {"memory": seen, "time_scale": scale, "timed": list(timed)[:MOST_SEEN]}
+
+
+def _seen(run: StoredRun, profile: Profile) -> list[dict[str, Any]]:
+    spec, plan = run.spec, run.plan
+    ranks = _ranks(plan, profile)
+    axes = plan.strategy.model_dump() | {"dp": plan.strategy.replicas(ranks)}
+    keys = {
+        "family": family_digest(spec.model),
+        "configuration": configuration_digest(spec.model, spec.training.seq_length, axes),
+    }
+    rows = []
+    if run.measured.out_of_memory is not None:
+        least = least_gib(run.measured.out_of_memory, plan)
+        predicted = predicted_gib(run.measured.out_of_memory, plan, ranks)
+        rows.append({**keys, "log_ratio": _log(least / predicted), "at_least": True})
+    elif run.measured.peak_memory_gib is not None:
+        rows.append({**keys, "log_ratio": _log(run.measured.peak_memory_gib / plan.allocator_peak_gib)})
+    return rows
+
+
+def _ranks(plan: Plan, profile: Profile) -> int:
+    return plan.num_npus_used * profile.devices_per_npu
+
+
+def least_gib(met: OutOfMemory, plan: Plan) -> float:
+    """What the card would have had to hold: more than it has, and what was asked beside all that was there."""
+    limit = min(plan.memory_limit_gib, met.capacity_gib or plan.memory_limit_gib)
+    asked = (met.asked_gib or 0.0) + (met.allocated_gib or 0.0)
+    return max(limit, asked + plan.peak_memory_gib - plan.allocator_peak_gib)
+
+
+def predicted_gib(met: OutOfMemory, plan: Plan, ranks: int) -> float:
+    """The predicted peak on the card where memory ran out: of its stage, or of the fullest where none is said."""
+    stage = stage_of(met, plan, ranks)
+    return plan.peak_memory_gib if stage is None else plan.stages[stage].total_gib
+
+
+def stage_of(met: OutOfMemory, plan: Plan, ranks: int) -> int | None:
+    """The stage where memory ran out, by Megatron-LM's order of ranks."""
+    if met.stage is not None or met.rank is None:
+        return met.stage
+    return met.rank // plan.strategy.stage_stride(ranks) % plan.strategy.pp
+
+
+def time_scale(runs: Sequence[StoredRun], profile: Profile) -> float:
+    """Factor on the spread of predicted times, from how far runs missed the intervals that they were told.
+
+    Notes
+    -----
+    `widening` with as many degrees of freedom as the class of the runs has configurations, and one square per
+    configuration: runs inside their intervals narrow nothing here.
+    """
+    squares: dict[str, float] = {}
+    freedom = math.inf
+    for run in runs:
+        if run.step_s is None or run.group in squares:
+            continue
+        uncertainty = run.plan.uncertainty
+        sigma = math.log(uncertainty.high_s / uncertainty.low_s) / (2.0 * Z80)
+        middle = 0.5 * math.log(uncertainty.high_s * uncertainty.low_s)
+        squares[run.group] = ((math.log(run.step_s) - middle) / sigma) ** 2 if sigma > 0.0 else 1.0
+        freedom = min(freedom, _configurations(run, profile))
+    if not squares:
+        return 1.0
+    return rounded(min(MOST_SCALE, widening(freedom, list(squares.values()))))
+
+
+def _configurations(run: StoredRun, profile: Profile) -> int:
+    """That the spread of a run's class rests on; of a class without records LEAST_FREEDOM."""
+    shared = shares_node(_ranks(run.plan, profile), run.plan.strategy.tp, profile.ranks_per_node)
+    family = profile.document.calibration.spread_of or profile.family
+    names = classes_of_run({"moe": run.spec.model.is_moe, "shares_node": shared})
+    entries = (coverage()["classes"].get(f"{family}/{name}") for name in names)
+    return max(LEAST_FREEDOM, next((int(entry["n"]) for entry in entries if entry), LEAST_FREEDOM))
+
+
+def _log(ratio: float) -> float:
+    return rounded(max(-MOST_LOG, min(MOST_LOG, math.log(ratio))))
+
+
+def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
+    """Why a report can't be of this plan; None where it can."""
+    at = "/out_of_memory"
+    if met.rank is not None and met.rank >= ranks:
+        return FieldError(
+            f"{at}/rank",
+            Message("field_fault.is_too_big", value=met.rank),
+            Message("field_fault.at_most", bound=ranks - 1),
+        )
+    stage, stages = stage_of(met, plan, ranks), len(plan.stages)
+    if stage is not None and stage >= stages:
+        return FieldError(
+            f"{at}/stage",
+            Message("field_fault.is_too_big", value=stage),
+            Message("field_fault.at_most", bound=stages - 1),
+        )
+    reserved, limit = met.reserved_gib, plan.memory_limit_gib
+    if reserved is not None and reserved + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
+        message = Message("services.run_held_gib_of_gib_something_else_filled", held=reserved, limit=limit)
+        return FieldError(f"{at}/reserved_gib", message, Message("services.end_other_processes"))
+    return None
+
+
+# A measurement is checked against the plan it is said to be of.
+# Beyond this factor between measured and predicted step a unit was mistaken, or it is another plan's run.
+MAX_TIME_RATIO = 20.0
+
+
+class MeasuredFile(Document):
+    """The text of a file of measurements; operation and ranks of a collective benchmark that does not say them."""
+
+    file: Annotated[str, Field(min_length=1, description="the text of a file of measurements")]
+    op: Annotated[str | None, Field(max_length=200)] = None
+    ranks: Annotated[int | None, Field(ge=2, le=200_000)] = None
+    note: Annotated[str, Field(max_length=4000)] = ""
+
+
+def measured_of_document(document: Any) -> MeasuredRun:
+    """The measurement in a JSON body: its fields, or `{file: text}` with `op` and `ranks` where the text lacks them.
 
     Raises
     ------
-    NotFoundError
-        when the cluster has no overlay.
+    SpecError
+        with every bad field, or the line of the text.
     """
-    views = [view for view in runs.clusters() if view.cluster == cluster]
-    if not views:
-        names = ", ".join(sorted({view.cluster for view in runs.clusters()})) or "none"
-        raise NotFoundError(
-            Message("services.cluster_has_no_overlay", name=cluster),
-            hint=Message("common.one_of", names=names),
+    if not isinstance(document, Mapping):
+        raise SpecError(
+            Message("field_fault.is_no_mapping", value=quoted(document)),
+            hint="step_time_s: 12.3, or file: the text of a log",
         )
-    view = views[0]
-    report: dict[str, Any] = {"author": author, "engine_version": ENGINE_VERSION}
-    if releases:
-        report["releases"] = list(releases)
-    report |= {"measured_runs": view.num_runs, "fitted_at": view.updated_at.date().isoformat()}
-    report |= {name: view.report[name] for name in FIGURES if view.report.get(name) is not None}
-    numbers = {key: value for key, value in view.overlay.items() if key != "report"}
-    exported: dict[str, Any] = _unnamed(numbers, cluster) if cluster != view.profile else numbers
-    return {**exported, "report": report}
+    if "file" not in document:
+        try:
+            run = MeasuredRun.model_validate(document)
+        except ValidationError as error:
+            raise SpecError(errors=field_errors(error, model=MeasuredRun)) from error
+        return run if run.original else run.model_copy(update={"original": dict(document)})
+    try:
+        asked = MeasuredFile.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=MeasuredFile)) from error
+    run = only_run(read_measured_text(asked.file, op=asked.op, ranks=asked.ranks))
+    return run.model_copy(update={"note": asked.note}) if asked.note else run
 
 
-def _unnamed(value: Any, cluster: str) -> Any:
-    """The same without the cluster's name in sources and notes."""
-    if isinstance(value, dict):
-        return {key: _unnamed(each, cluster) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_unnamed(each, cluster) for each in value]
-    return value.replace(f" on {cluster}", " on one cluster") if isinstance(value, str) else value
+def only_run(runs: tuple[MeasuredRun, ...]) -> MeasuredRun:
+    """The one run of a file.
+
+    Raises
+    ------
+    SpecError
+        when its rows name several strategies.
+    """
+    if len(runs) != 1:
+        raise SpecError(
+            Message("services.strategies_in_one_file", count=len(runs)),
+            hint=Message("services.one_plan_has_one_autodeploy_calibrate_takes_all"),
+        )
+    return runs[0]
+
+
+def batch_of(plan: Plan) -> int:
+    """Sequences of a step of the plan."""
+    return plan.micro_batches * plan.strategy.micro_batch_size * (plan.strategy.dp or 1)
+
+
+def measured_step_s(run: MeasuredRun, spec: Spec, plan: Plan) -> float | None:
+    """Seconds of a measured step; from throughput where no time was given."""
+    if run.step_time_s is not None or run.tokens_per_s_per_npu is None:
+        return run.step_time_s
+    return batch_of(plan) * spec.training.sample_tokens / run.tokens_per_s_per_npu / plan.num_npus_used
+
+
+def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
+    """Refuses a measurement that is not this plan's.
+
+    Raises
+    ------
+    SpecError
+        naming each field that contradicts the plan.
+    """
+    planned: dict[str, int | None] = {
+        **{name: getattr(plan.strategy, name) for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")},
+        "micro_batch_size": plan.strategy.micro_batch_size,
+        "num_npus": plan.num_npus_used,
+        "seq_length": spec.training.seq_length,
+        "global_batch_size": batch_of(plan),
+    }
+    hint = Message("services.link_run_to_plan_that_ran")
+    errors = [
+        FieldError(f"/strategy/{name}", Message("services.run_says_plan", one=value, other=planned[name]), hint)
+        for name, value in run.strategy.items()
+        if planned.get(name) is not None and planned[name] != value
+    ]
+    errors += [
+        FieldError(f"/strategy/{name}", Message("field_fault.is_invalid", value=repr(name)), ", ".join(planned))
+        for name in run.strategy
+        if name not in planned
+    ]
+    step_s = measured_step_s(run, spec, plan)
+    if step_s is not None and not 1.0 / MAX_TIME_RATIO < step_s / plan.step_time_s < MAX_TIME_RATIO:
+        # A throughput of next to nothing makes a step of more seconds than a float can say.
+        message = Message(
+            "services.s_measured_s_predicted", measured=min(step_s, sys.float_info.max), predicted=plan.step_time_s
+        )
+        errors.append(FieldError("/step_time_s", message, Message("services.check_unit_and_whose_run_it_is")))
+    if run.out_of_memory is not None:
+        ranks = plan.num_npus_used * profile_of(spec.cluster).devices_per_npu
+        if (problem := problem_of(run.out_of_memory, plan, ranks)) is not None:
+            errors.append(problem)
+    if errors:
+        raise SpecError(errors=tuple(errors))

@@ -1,1 +1,1 @@
-"""Requests of the network as documents of the product."""
+"""Requests: who sends them, and the documents of the product that they hold."""

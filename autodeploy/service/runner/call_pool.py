@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from autodeploy.kit.errors import LimitError, OverloadError
 from autodeploy.messages import Message
-from autodeploy.service.runner import pool_process
+from autodeploy.service.runner import processes
 from autodeploy.service.runner.runner import CallTally
 
 if TYPE_CHECKING:
@@ -284,8 +284,8 @@ class _CallProcess:
         if self._pool is None:
             if self._ended:
                 raise BrokenProcessPool("the server stops")
-            self._pool = pool_process.new_pool(self._planner, self._memory_bytes, pool_process.CALL_NICENESS)
-            self._pid = self._pool.submit(pool_process.process_id).result(limit_s)
+            self._pool = processes.new_pool(self._planner, self._memory_bytes, processes.CALL_NICENESS)
+            self._pid = self._pool.submit(processes.process_id).result(limit_s)
         return self._pool
 
     def _kill(self) -> None:

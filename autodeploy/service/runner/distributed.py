@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.service.runner.orphan_recovery import hand_back, recover, recovery_pause_s, retry_or_fail
 from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER
+from autodeploy.service.runner.processes import SearchProcess
 from autodeploy.service.runner.procrastinate_queue import JobReceiver, JobSender
 from autodeploy.service.runner.runner import SearchTally, slot_rules
-from autodeploy.service.runner.search_process import SearchProcess
 from autodeploy.service.runner.workers import Presence
 from autodeploy.service.store.base import now_in
 from autodeploy.service.store.queue import Queue

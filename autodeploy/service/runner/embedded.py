@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from autodeploy.service.runner.orphan_recovery import hand_back, recover, recovery_pause_s, retry_or_fail
 from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER
+from autodeploy.service.runner.processes import SearchProcess
 from autodeploy.service.runner.runner import SearchTally, slot_rules
-from autodeploy.service.runner.search_process import SearchProcess
 from autodeploy.service.runner.workers import Presence
 from autodeploy.service.store.base import now_in
 from autodeploy.service.store.database import DATABASE_ERRORS, Database

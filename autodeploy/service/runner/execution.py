@@ -17,7 +17,7 @@ from autodeploy.service.store.events import PROGRESS, Events
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.runs import fresh_overlay_warning
 from autodeploy.service.store.searches import Searches
-from autodeploy.specs.stored_spec import read_spec
+from autodeploy.specs.spec import read_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

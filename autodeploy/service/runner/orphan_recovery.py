@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from autodeploy.service.runner.memory_limit import HINT
-from autodeploy.service.runner.search_process import AbortedProcess
+from autodeploy.service.runner.processes import AbortedProcess
 from autodeploy.service.store.base import now_in
 from autodeploy.service.store.events import IdempotencyKeys
 from autodeploy.service.store.queue import Claim, Queue

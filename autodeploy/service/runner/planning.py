@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.search_space import SearchSize
     from autodeploy.search.planner import LaunchRules, Progress
     from autodeploy.space.candidates import Candidates
+    from autodeploy.specs.answers import StrategyBounds, WhyNot
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.what_if import StrategyBounds, WhyNot
 
 PLANNER = "autodeploy.search.planner"
 

@@ -1,28 +1,33 @@
-"""Measurements from the outside: link one to a plan, list them, delete one; the cluster's overlay follows."""
+"""Measured runs of plans: added, listed, removed, and the clusters they calibrate."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.kit.errors import ConflictError, NotFoundError
+from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message, joined
-from autodeploy.service.callers.access import ANYONE, Principal
-from autodeploy.service.clusters.evidence import batch_of, check_run, measured_step_s
-from autodeploy.service.clusters.overlays import as_read_by, without_overlay
-from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
+from autodeploy.service.clusters.overlays import (
+    as_read_by,
+    batch_of,
+    check_run,
+    measured_step_s,
+    unnamed,
+    without_overlay,
+)
+from autodeploy.service.requests.callers import ANYONE, Principal
 from autodeploy.service.store.base import new_run_id, now_in
 from autodeploy.service.store.plan_rows import read_plan
 from autodeploy.service.store.runs import Runs, changed
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import DEFAULT_TEAM, OverlayRow, ReestimateRow, RunRow
 from autodeploy.specs.measured_run import MeasuredRun
-from autodeploy.specs.spec import Spec, canonical_json
-from autodeploy.specs.stored_spec import spec_of
+from autodeploy.specs.spec import Spec, canonical_json, spec_of
 from autodeploy.specs.training import TrainingSpec
 
 if TYPE_CHECKING:
@@ -34,8 +39,138 @@ if TYPE_CHECKING:
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database, Session
     from autodeploy.service.store.runs import RunTexts, SearchTexts
+    from autodeploy.specs.planset import Plan
 
     Fit = Callable[[str, str, Sequence[RunTexts], Sequence[SearchTexts]], Refit]
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A measurement beside what the plan had predicted.
+
+    Errors are predicted / measured - 1: of throughput for time, so that positive is predicted too fast; of the
+    allocator's peak for memory. `inside`: the measured step lies in the plan's 80 % interval. `counts`: the cluster's
+    overlay is fitted to it.
+    """
+
+    id: str
+    created_at: datetime
+    plan_id: str
+    cluster: str
+    profile: str
+    model: str
+    num_npus: int
+    measured: MeasuredRun
+    measured_step_time_s: float | None
+    predicted_step_time_s: float
+    predicted_low_s: float
+    predicted_high_s: float
+    predicted_memory_gib: float
+    profile_hash: str
+    engine_version: str
+    plan: Plan
+    tokens_per_step: float
+    note: str = ""
+    author: str = ""
+    team: str = DEFAULT_TEAM
+    counts: bool = True
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the predicted throughput."""
+        measured_s = self.measured_step_time_s
+        return None if measured_s is None else measured_s / self.predicted_step_time_s - 1.0
+
+    @property
+    def memory_error(self) -> float | None:
+        """Relative error of the predicted allocator peak."""
+        peak = self.measured.peak_memory_gib
+        return None if peak is None else self.predicted_memory_gib / peak - 1.0
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured step lies in the predicted interval."""
+        measured_s = self.measured_step_time_s
+        return None if measured_s is None else self.predicted_low_s <= measured_s <= self.predicted_high_s
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """A piece of the ledger, newest first. `next_after` continues it."""
+
+    items: tuple[RunView, ...]
+    has_more: bool
+
+    @property
+    def next_after(self) -> str | None:
+        return self.items[-1].id if self.has_more else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A cluster's overlay and what it does to the errors of the runs it was fitted to.
+
+    `changed_by`: name of the key whose run, or whose deletion of one, came last; empty without a key.
+    `report`: factors (on the shipped values), runs (id, error_before, error_after, error_left_out), and their means
+    bias_before, bias_after, mape_before, mape_after, mape_left_out (None for one configuration).
+    """
+
+    cluster: str
+    profile: str
+    updated_at: datetime
+    num_runs: int
+    overlay: dict[str, Any]
+    report: dict[str, Any]
+    changed_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReestimatedPlan:
+    """A stored plan as it was ranked, and as it is under its cluster's overlay."""
+
+    search_id: str
+    plan_id: str
+    old_rank: int
+    new_rank: int
+    old_step_time_s: float
+    new_step_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MovedPlan:
+    """A plan's step time and 80 % interval as found and under its cluster's overlay, seconds, and what moved it.
+
+    old_p_fits, p_fits : probability that it fits, before and after.
+
+    moved_by : parameter of the fit -> d log(step time) / d log(factor) x log(factor), the largest first: what it alone
+        changes, in logarithms.
+    """
+
+    plan_id: str
+    old_step_time_s: float
+    old_low_s: float
+    old_high_s: float
+    step_time_s: float
+    low_s: float
+    high_s: float
+    moved_by: dict[str, float]
+    old_p_fits: float | None = None
+    p_fits: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """What came of a measurement: the run (new, or stored before), the cluster's overlay and its plans' new order.
+
+    moved : the plan that the run, or its rehearsal, was of; None where there is no overlay.
+    """
+
+    run: RunView
+    created: bool
+    cluster: ClusterView | None
+    reranked: tuple[ReestimatedPlan, ...]
+    moved: MovedPlan | None = None
+
 
 MAX_RUNS_READ = 100
 MAX_SEARCHES_RERANKED = 20
@@ -335,3 +470,39 @@ def _view(row: RunRow) -> RunView:
         team=row.team,
         counts=row.counts,
     )
+
+
+# A cluster's overlay for others.
+# Of what the fit reports: figures over all runs, which name none.
+FIGURES = ("bias_before", "bias_after", "mape_before", "mape_after", "mape_left_out")
+
+
+def exported_overlay(runs: RunService, cluster: str, author: str, releases: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The overlay of a cluster as an overlay of a spec, which follows no ledger.
+
+    Parameters
+    ----------
+    author : who stands for it.
+    releases : of the software that the runs were on, as `CANN 8.3.RC1`; nothing stored says them.
+
+    Raises
+    ------
+    NotFoundError
+        when the cluster has no overlay.
+    """
+    views = [view for view in runs.clusters() if view.cluster == cluster]
+    if not views:
+        names = ", ".join(sorted({view.cluster for view in runs.clusters()})) or "none"
+        raise NotFoundError(
+            Message("services.cluster_has_no_overlay", name=cluster),
+            hint=Message("common.one_of", names=names),
+        )
+    view = views[0]
+    report: dict[str, Any] = {"author": author, "engine_version": ENGINE_VERSION}
+    if releases:
+        report["releases"] = list(releases)
+    report |= {"measured_runs": view.num_runs, "fitted_at": view.updated_at.date().isoformat()}
+    report |= {name: view.report[name] for name in FIGURES if view.report.get(name) is not None}
+    numbers = {key: value for key, value in view.overlay.items() if key != "report"}
+    exported: dict[str, Any] = unnamed(numbers, cluster) if cluster != view.profile else numbers
+    return {**exported, "report": report}

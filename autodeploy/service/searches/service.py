@@ -10,11 +10,10 @@ from sqlalchemy.exc import IntegrityError
 
 from autodeploy.kit.errors import ConflictError, LimitError, NotFoundError
 from autodeploy.messages import Message, joined
-from autodeploy.service.callers.access import ANYONE, Principal
 from autodeploy.service.clusters.overlays import Freshness, Resting, with_overlay
+from autodeploy.service.requests.callers import ANYONE, Principal
 from autodeploy.service.requests.intake import placed_in_spec, refuse_files
 from autodeploy.service.runner.execution import execute
-from autodeploy.service.runner.forecast import QueueOutlook
 from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.runner import slot_rules
 from autodeploy.service.runner.workers import Workers
@@ -30,10 +29,9 @@ from autodeploy.service.searches.submissions import (
     search_of_key,
     within_caps,
 )
-from autodeploy.service.searches.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
+from autodeploy.service.searches.views import PlanView, QueueOutlook, SearchPage, SearchSummary, SearchView, StoredPlan
 from autodeploy.service.store.base import now_in
-from autodeploy.service.store.deliveries import Deliveries
-from autodeploy.service.store.events import STATUS, Events, IdempotencyKeys
+from autodeploy.service.store.events import STATUS, Deliveries, Events, IdempotencyKeys
 from autodeploy.service.store.keys import ApiKeys
 from autodeploy.service.store.plan_rows import Plans, plan_json
 from autodeploy.service.store.queue import Queue

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from autodeploy.kit.settings import Settings
     from autodeploy.search.branch_and_bound.search_space import SearchSize
-    from autodeploy.service.callers.access import Principal
+    from autodeploy.service.requests.callers import Principal
     from autodeploy.service.store.database import Session
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec

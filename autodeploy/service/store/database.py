@@ -1,4 +1,4 @@
-"""One database: its engine and its two kinds of session, for reading and for writing.
+"""One database, SQLite or PostgreSQL: its engine and its two kinds of session, for reading and for writing.
 
 SQLite runs in WAL mode, so readers never wait for the writer. A write transaction begins IMMEDIATE: one that begins
 as a reader and then writes fails with "database is locked", whatever the busy timeout.
@@ -6,6 +6,7 @@ as a reader and then writes fails with "database is locked", whatever the busy t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -17,18 +18,59 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
-from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take it from here
+from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take Session from here
 
 from autodeploy.kit.errors import StorageFullError
 from autodeploy.messages import Message
 from autodeploy.service.store.base import CLOCK, ServerClock, now_in, to_json, utc_now
-from autodeploy.service.store.sqlite_file import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
     from sqlalchemy.engine import Connection
+
+
+OWNER_ONLY = 0o600
+
+
+def make_private(path: Path) -> None:
+    """Makes an empty file that only its owner reads, unless there is one: SQLite would go by the umask.
+
+    The journals beside it get the mode of the file.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, OWNER_ONLY))
+
+
+def copy_beside(path: Path, revision: str) -> Path:
+    """Copies what is committed to `<file>.<revision>`, replacing an older copy of that name; gives its path.
+
+    Raises
+    ------
+    StorageFullError
+        when there is no room for it.
+    """
+    copy = path.with_name(f"{path.name}.{revision}")
+    unfinished = copy.with_name(f"{copy.name}.{os.getpid()}.part")
+    unfinished.unlink(missing_ok=True)
+    try:
+        make_private(unfinished)
+        with (
+            contextlib.closing(sqlite3.connect(path)) as source,
+            contextlib.closing(sqlite3.connect(unfinished)) as sink,
+        ):
+            source.backup(sink)
+        unfinished.replace(copy)
+    except (sqlite3.OperationalError, OSError) as error:
+        raise StorageFullError(
+            Message("store.no_copy_could_be_made_beside_and_so", path=path, reason=error),
+            hint=Message("store.free_as_much_space_as_file_has_or"),
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return copy
+
 
 BUSY_TIMEOUT_MS = 5000
 # The database is away, locked or full: the same call may work later.

@@ -14,8 +14,7 @@ from sqlalchemy import inspect, text
 
 from autodeploy.kit.errors import ConflictError
 from autodeploy.messages import Message
-from autodeploy.service.store.database import Database
-from autodeploy.service.store.sqlite_file import copy_beside
+from autodeploy.service.store.database import Database, copy_beside
 
 if TYPE_CHECKING:
     from alembic.config import Config

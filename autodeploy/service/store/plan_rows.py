@@ -16,7 +16,7 @@ from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.service.store.base import iso, to_json
 from autodeploy.service.store.tables import OVERLAYS_AT, PlanRow, SearchRow
 from autodeploy.specs.planset import Optimality, Plan, PlanSet, SearchInfo
-from autodeploy.specs.stored_spec import written_by
+from autodeploy.specs.spec import written_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

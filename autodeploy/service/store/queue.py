@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import CursorResult, Update, bindparam, select, update
 
 from autodeploy.service.store import queue_state
-from autodeploy.service.store.deliveries import Deliveries
-from autodeploy.service.store.events import STATUS, Events
-from autodeploy.service.store.fair_order import eligible, first, tied
-from autodeploy.service.store.queue_state import SlotRules
+from autodeploy.service.store.events import STATUS, Deliveries, Events
+from autodeploy.service.store.queue_state import SlotRules, eligible, first, tied
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import SearchRow
 

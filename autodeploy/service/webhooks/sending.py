@@ -28,7 +28,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.store.base import iso, to_json
 from autodeploy.service.store.database import DATABASE_ERRORS
-from autodeploy.service.store.deliveries import Deliveries
+from autodeploy.service.store.events import Deliveries
 from autodeploy.service.store.searches import Searches
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from autodeploy.kit.settings import Settings
     from autodeploy.service.store.database import Database
-    from autodeploy.service.store.deliveries import Due
+    from autodeploy.service.store.events import Due
     from autodeploy.service.store.tables import SearchRow
-    from autodeploy.service.webhooks.targets import Target, Targets
+    from autodeploy.service.webhooks.service import Target, Targets
 
 
 # One POST to a receiver of webhooks.

@@ -104,7 +104,15 @@ SWITCHES = (
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
     *("replicated_dispatch", "fsdp", "whole_vocabulary", "unfused_expert_accumulation"),
-    *("fused_router", "async_permutation", "weighted_experts", "narrow_inputs", "fused_expert_accumulation", "torch_fsdp2", "bf16_gradients"),
+    *(
+        "fused_router",
+        "async_permutation",
+        "weighted_experts",
+        "narrow_inputs",
+        "fused_expert_accumulation",
+        "torch_fsdp2",
+        "bf16_gradients",
+    ),
     "chunked_loss",
 )
 # Kept or updated otherwise than Muon's.

@@ -1,0 +1,1 @@
+"""What routes and pages share: sessions, access, errors, documents, metrics."""

@@ -1,0 +1,445 @@
+"""`autodeploy db`, `keys`, `audit`, `doctor`: the database, its keys and its log, the state of an installation."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autodeploy.cli.exits import SERVICE_ERROR
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import os_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autodeploy.messages import Language
+    from autodeploy.service.store.database import Database
+
+
+database_app = typer.Typer(no_args_is_help=True)
+
+_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+LARGEST_LINE = 64 * 2**20
+
+
+@database_app.command()
+def upgrade(
+    no_copy: Annotated[bool, typer.Option("--no-copy", help="do not copy an SQLite file before migrating it")] = False,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Migrate the database to this version; does nothing if it is up to date."""
+    from autodeploy.cli.output import notify
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import current_revision
+    from autodeploy.service.store.migration import upgrade as migrate
+
+    database = Database(load_settings().database_url)
+    try:
+        copy = migrate(database, copy=not no_copy)
+        revision = current_revision(database)
+    finally:
+        database.close()
+    if copy is not None:
+        notify("database_copied", file=copy)
+    notify("database_at", revision=revision)
+
+
+@database_app.command(epilog="Example: autodeploy db downgrade 0005")
+def downgrade(
+    revision: Annotated[
+        str, typer.Argument(help="revision that the older version needs; it states it when it refuses to start")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="even if data is lost")] = False,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Downgrade the database to an older revision. Stop servers and workers first."""
+    from autodeploy.cli.output import notify
+    from autodeploy.kit.errors import ConflictError
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.dump import downgrade as go_back
+    from autodeploy.service.store.dump import losses_of_downgrade
+
+    database = Database(load_settings().database_url)
+    try:
+        if not yes and (losses := losses_of_downgrade(database, revision)):
+            raise ConflictError(
+                Message("cli.going_back_to_would_lose", revision=revision, losses=", ".join(map(str, losses))),
+                hint=Message("cli.autodeploy_db_export_file_keeps_it_yes_goes"),
+            )
+        copy = go_back(database, revision)
+    finally:
+        database.close()
+    if copy is not None:
+        notify("database_copied", file=copy)
+    notify("database_at", revision=revision)
+
+
+@database_app.command(epilog="Example: autodeploy db prune --older-than 90d --keep-tagged")
+def prune(
+    older_than: Annotated[str, typer.Option(help="minimum age: hours (12h), days (90d) or weeks (8w)")],
+    keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="keep searches that have a tag")] = False,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Delete finished searches older than the given age, with their plans."""
+    from autodeploy.cli.output import notify
+    from autodeploy.service.store.retention import prune as prune_searches
+
+    age = read_age(older_than)
+    with current_database() as database:
+        pruned = prune_searches(database, before=database.now() - age, keep_tagged=keep_tagged)
+    notify("deleted", what=pruned)
+
+
+@database_app.command("export", epilog="Example: autodeploy db export backup.jsonl")
+def export_file(
+    file: Annotated[Path, typer.Argument(help="JSON Lines file to write, atomically")],
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Write all stored data to a file that only its owner reads; the service can keep running."""
+    from autodeploy.cli.output import notify, replacing
+    from autodeploy.service.store.dump import export_lines
+
+    with current_database() as database, replacing(file, private=True) as stream:
+        for line in export_lines(database):
+            stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
+    notify("written", file=file)
+
+
+@database_app.command("import", epilog="Example: autodeploy db import backup.jsonl")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="file written by `autodeploy db export`")], lang: Lang = LanguageOption.EN
+) -> None:
+    """Import what an exported file has and this database lacks; importing twice has no effect."""
+    from autodeploy.cli.output import notify
+    from autodeploy.service.store.dump import import_lines
+
+    with current_database() as database:
+        inserted = import_lines(database, _lines(file))
+    notify("rows_added", rows=", ".join(f"{count} {table}" for table, count in inserted.items()) or 0)
+
+
+@database_app.callback()
+def group() -> None:
+    """The database."""
+
+
+def read_age(text: str) -> timedelta:
+    """90d -> 90 days.
+
+    Raises
+    ------
+    SpecError
+        when it is no age.
+    """
+    match = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
+    if match is None:
+        message = Message("common.is_not_of_form", value=repr(text), form="NUMBER{h|d|w}")
+        raise SpecError(message, path="--older-than", hint=Message("common.such_as", example="90d"))
+    return timedelta(hours=int(match[1]) * _HOURS[match[2]])
+
+
+@contextmanager
+def current_database() -> Iterator[Database]:
+    """The database at this version's revision; an SQLite file is brought there."""
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import require_current
+    from autodeploy.service.store.migration import upgrade as migrate
+
+    database = Database(load_settings().database_url)
+    try:
+        if database.is_sqlite:
+            migrate(database)
+        else:
+            require_current(database)
+        yield database
+    finally:
+        database.close()
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with file.open(encoding="utf-8") as stream:
+            number = 0
+            while text := stream.readline(LARGEST_LINE):
+                number += 1
+                line = json.loads(text)
+                if not isinstance(line, dict):
+                    raise SpecError(Message("importers.not_json_object"), path=f"{file.name}, line {number}")
+                yield line
+    except OSError as error:
+        raise SpecError(Message("common.cannot_be_read", file=file, reason=os_fault(error))) from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(Message("importers.not_json_object"), path=f"{file.name}, line {number}") from error
+
+
+keys_app = typer.Typer(no_args_is_help=True)
+
+
+class KeyScope(StrEnum):
+    """What a key allows."""
+
+    READ = "read"
+    WRITE = "write"
+    CALIBRATE = "calibrate"
+    ADMIN = "admin"
+
+
+@keys_app.command(epilog="Example: autodeploy keys create ci --team vision --scope write --max-searches 4")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the key's owner")],
+    scope: Annotated[
+        KeyScope,
+        typer.Option(
+            help="read: read its team's searches and runs; write: also submit, annotate, cancel, store runs; "
+            "calibrate: its runs also recalibrate predictions; admin: everything, for all teams"
+        ),
+    ] = KeyScope.READ,
+    team: Annotated[str, typer.Option(metavar="TEAM", help="team whose searches and runs it can access")] = "default",
+    max_searches: Annotated[
+        int | None, typer.Option(min=1, help="most searches queued or running; default: AUTODEPLOY_KEY_SEARCHES")
+    ] = None,
+    max_spec_bytes: Annotated[
+        int | None, typer.Option(min=1024, help="largest request body; default: AUTODEPLOY_BODY_LIMIT_BYTES")
+    ] = None,
+    max_running: Annotated[int | None, typer.Option(min=1, help="most searches running; default: no limit")] = None,
+    max_time_limit_s: Annotated[
+        float | None, typer.Option(min=1, help="longest time limit of a search, in seconds; default: the server's")
+    ] = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Create an API key and print it once; only its hash is stored."""
+    from autodeploy.cli.output import notify, write_report
+    from autodeploy.service.requests.callers import AccessService
+
+    with current_database() as database:
+        key, view = AccessService(database).create(
+            name,
+            scope.value,
+            team=team,
+            max_searches=max_searches,
+            max_spec_bytes=max_spec_bytes,
+            max_running=max_running,
+            max_time_limit_s=max_time_limit_s,
+        )
+        note_here(database, "key.create", view.id, key=name, of_team=team, scope=scope.value)
+    write_report(key, None)
+    notify("keep_key", key_id=view.id)
+
+
+@keys_app.command(epilog="Example: autodeploy keys logout key_01m3xk7pq2w9a4fh")
+def logout(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="id of the key")], lang: Lang = LanguageOption.EN
+) -> None:
+    """Log out every browser that logged in with a key; the key itself stays valid."""
+    from autodeploy.cli.output import notify
+    from autodeploy.service.requests.callers import AccessService
+
+    with current_database() as database:
+        ended = AccessService(database).end_sessions(key_id)
+        note_here(database, "key.logout", key_id, sessions=ended)
+    notify("deleted", what=ended)
+
+
+@keys_app.command("ls")
+def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
+    """List the keys: team, scope, last use, whether they are revoked."""
+    from dataclasses import asdict
+
+    from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.requests.callers import AccessService
+    from autodeploy.service.store.base import iso
+
+    with current_database() as database:
+        keys = AccessService(database).list()
+    moments = ("created_at", "last_used_at", "revoked_at")
+    if output_format is ListFormat.JSON:
+        documents = [asdict(k) | {m: iso(t) if (t := getattr(k, m)) else None for m in moments} for k in keys]
+        write_report(json_text(documents), None)
+        return
+    rows = [
+        [k.id, k.name, k.team, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
+        for k in keys
+    ]
+    names = ("key", "name", "team", "scope", "created", "last_used", "revoked")
+    columns = [command_text(language(lang), n) for n in names]
+    write_report(table_text(columns, rows), None)
+
+
+@keys_app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="key id from `keys ls`, key_...")],
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Revoke a key immediately and permanently; its searches are kept."""
+    from autodeploy.cli.output import talk
+    from autodeploy.reports.wording import command_text, titled
+    from autodeploy.service.requests.callers import AccessService
+
+    with current_database() as database:
+        AccessService(database).revoke(key_id)
+        note_here(database, "key.revoke", key_id)
+    talk(titled(language(lang), command_text(language(lang), "revoked"), key_id))
+
+
+audit_app = typer.Typer(no_args_is_help=True)
+
+
+def note_here(database: Database, action: str, object_id: str, **detail: Any) -> None:
+    """Notes a change that the command line makes in the database itself, with the account that makes it."""
+    from autodeploy.kit.logs import log_warnings
+    from autodeploy.service.requests.callers import ANYONE, COMMAND_LINE, AuditLog
+
+    log_warnings()
+    try:
+        account = getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as in containers
+        account = ""
+    AuditLog(database).note(
+        ANYONE, client=COMMAND_LINE, action=action, object_id=object_id, author=account, detail=detail or None
+    )
+
+
+@audit_app.command("ls", epilog="Example: autodeploy audit ls --object srch_01m3xk7pq2w9a4fh")
+def list_changes(
+    object_id: Annotated[
+        str | None, typer.Option("--object", metavar="ID", help="changes to one search, run or key")
+    ] = None,
+    key_id: Annotated[str | None, typer.Option("--key", metavar="KEY_ID", help="changes by one key")] = None,
+    author: Annotated[str | None, typer.Option("--author", help="changes by keys of this name")] = None,
+    team: Annotated[str | None, typer.Option("--team", help="changes by keys of this team")] = None,
+    action: Annotated[str | None, typer.Option("--action", help="kind of change, e.g. search.cancel")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="number of entries to show")] = 50,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """List changes, newest first: time, author, source, action and HTTP status."""
+    from dataclasses import asdict
+
+    from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.requests.callers import AuditFilter, AuditLog
+    from autodeploy.service.store.base import iso
+
+    with current_database() as database:
+        entries = AuditLog(database).list(AuditFilter(key_id, author, team, action, object_id), limit=limit).items
+    if output_format is ListFormat.JSON:
+        write_report(json_text([asdict(entry) | {"created_at": iso(entry.created_at)} for entry in entries]), None)
+        return
+    rows = [
+        [
+            f"{entry.created_at:%Y-%m-%d %H:%M:%S}",
+            *(getattr(entry, name) or "-" for name in ("author", "team", "client", "action", "object_id")),
+            str(entry.status or "-"),
+        ]
+        for entry in entries
+    ]
+    names = ("time", "author", "team", "source", "action")
+    write_report(table_text([*(command_text(language(lang), name) for name in names), "ID", "HTTP"], rows), None)
+
+
+@audit_app.command("prune", epilog="Example: autodeploy audit prune --older-than 52w")
+def prune_audit(
+    older_than: Annotated[str, typer.Option(help="minimum age: hours (12h), days (90d) or weeks (52w)")],
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Delete entries older than the given age."""
+    from autodeploy.cli.output import notify
+    from autodeploy.service.requests.callers import AuditLog
+
+    age = read_age(older_than)
+    with current_database() as database:
+        pruned = AuditLog(database).prune(before=database.now() - age)
+        note_here(database, "audit.prune", older_than, entries=pruned)
+    notify("deleted", what=pruned)
+
+
+doctor_app = typer.Typer()
+
+
+@doctor_app.command()
+def doctor(lang: Lang = LanguageOption.EN) -> None:
+    """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.messages import in_language
+    from autodeploy.reports.wording import check_text, command_text, titled
+
+    spoken = language(lang)
+    checks: list[tuple[str, Callable[[Language], str]]] = [
+        ("python", _python),
+        ("packages", _packages),
+        ("profile", _profiles),
+        ("model", _models),
+        ("database", _database),
+    ]
+    lines, healthy = [], True
+    for name, check in checks:
+        try:
+            verdict, detail = "passed", check(spoken)
+        except Exception as error:
+            healthy = False
+            verdict, detail = "failed", in_language(str(error), spoken)
+        title = command_text(spoken, name) if name in command_text else name
+        lines.append(f"{check_text(spoken, verdict)}  {titled(spoken, title, detail)}")
+    write_report("\n".join(lines), None)
+    if not healthy:
+        raise typer.Exit(SERVICE_ERROR)
+
+
+def _python(_: Language) -> str:
+    import platform
+
+    return f"{platform.python_version()}, {platform.machine()}"
+
+
+def _packages(_: Language) -> str:
+    from importlib.metadata import version
+
+    return ", ".join(f"{name} {version(name)}" for name in ("autodeploy", "numpy", "ortools", "pydantic", "sqlalchemy"))
+
+
+def _profiles(_: Language) -> str:
+    from hardware_profiles import list_profiles, load_profile
+
+    return ", ".join(f"{name} {load_profile(name).content_hash[:8]}" for name in list_profiles())
+
+
+def _models(_: Language) -> str:
+    from autodeploy.specs.presets import list_presets
+
+    return str(len(list_presets()))
+
+
+def _database(lang: Language) -> str:
+    """The address is left out: it may hold a password."""
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.messages import text_of
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import is_current
+
+    settings = load_settings()
+    if not settings.has_database():
+        return command_text(lang, "no_database_yet")
+    database = Database(settings.database_url)
+    try:
+        if not database.ping():
+            raise RuntimeError(text_of(lang, "problem.unavailable"))
+        current = is_current(database)
+    finally:
+        database.close()
+    kind = "SQLite" if settings.is_sqlite else "PostgreSQL"
+    return kind if current else command_text(lang, "database_behind", kind=kind)

@@ -1,0 +1,202 @@
+"""`autodeploy compare` and `ablate`: plans side by side, features one by one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autodeploy.cli.exits import GATE_FAILED
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, SimpleFormat, language, read_spec
+from autodeploy.messages import Message
+
+if TYPE_CHECKING:
+    from autodeploy.messages import Language
+    from autodeploy.specs.plan_details import AblationReport, AblationRow, Comparison
+
+
+compare_app = typer.Typer()
+
+
+class CompareFormat(StrEnum):
+    """How a comparison is shown."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+@compare_app.command(
+    epilog="Examples: autodeploy compare p_7kq2abcd p_x2m4abcd; autodeploy compare before.json after.json"
+)
+def compare(
+    plans: Annotated[
+        list[str], typer.Argument(metavar="A B...", help="plan ids, or PlanSet files, of which the best plan counts")
+    ],
+    server: Server = None,
+    output_format: Annotated[CompareFormat, typer.Option("-f", "--format", help="json: the Comparison")] = (
+        CompareFormat.TABLE
+    ),
+    output: Output = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Show the differences between two to five plans."""
+    from autodeploy.cli.check import baseline_document
+    from autodeploy.cli.output import write_report
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.reports.comparison import render_comparison_markdown
+
+    if not 2 <= len(plans) <= 5:
+        raise SpecError(Message("field_fault.has_entries", count=len(plans)), path="A B...", hint="2 to 5")
+    named = [document for plan in plans if (document := baseline_document(plan)) is not None]
+    comparison = _compare_here(named) if server is None else _compare_there(server, named)
+    if output_format is CompareFormat.JSON:
+        write_report(comparison.model_dump_json(indent=2), output)
+    elif output_format is CompareFormat.MARKDOWN:
+        write_report(render_comparison_markdown(comparison, language(lang)), output)
+    else:
+        write_report(comparison_text(comparison, language(lang)), output)
+
+
+def _compare_here(plans: list[str | dict[str, Any]]) -> Comparison:
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.reports.comparison import compare_plans
+    from autodeploy.service.requests.intake import best_of, with_checkpoints
+    from autodeploy.service.session import open_services
+
+    documents = [plan for plan in plans if isinstance(plan, dict)]
+    if len(documents) == len(plans):
+        pairs = [best_of(document) for document in documents]
+        return with_checkpoints(compare_plans(pairs), pairs)
+    with open_services(load_settings()) as services:
+        return services.compare(plans)
+
+
+def _compare_there(server: str, plans: list[str | dict[str, Any]]) -> Comparison:
+    from autodeploy.cli.remote import connect
+
+    with connect(server) as client:
+        return client.compare(plans)
+
+
+def comparison_text(comparison: Comparison, lang: Language) -> str:
+    """The plans, a table for each group of fields, and what becomes of checkpoints."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.comparison import checkpoint_lines, comparison_tables
+    from autodeploy.reports.wording import check_text
+
+    blocks = [f"{plan.plan_id}  {plan.model}  {plan.layout}" for plan in comparison.plans]
+    blocks.append("")
+    for table in comparison_tables(comparison, lang):
+        blocks.append(table_text(table.titles, table.rows, right=frozenset(table.right)))
+    if not comparison.differences:
+        blocks.append(check_text(lang, "all_equal"))
+    return "\n".join([*blocks, *checkpoint_lines(comparison, lang)])
+
+
+ablate_app = typer.Typer()
+WITHIN_SHARE = 0.8  # of the published figures, for the command to pass
+MODES = ("baseline", "alone", "cumulative", "leave_one_out")
+
+
+@ablate_app.command(epilog="Example: autodeploy ablate spec.yaml --order adaptive_pipe,edpb")
+def ablate(
+    spec: Annotated[
+        str | None, typer.Argument(metavar="SPEC", help="spec in YAML or JSON; - reads YAML from stdin")
+    ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="predict the published ablations instead, and compare")
+    ] = False,
+    cases: Annotated[
+        Path | None, typer.Option("--cases", metavar="FOLDER", help="with --published: a folder of your own cases")
+    ] = None,
+    order: Annotated[
+        str, typer.Option("--order", metavar="FEATURE,...", help="order in which features are accumulated")
+    ] = "",
+    output_format: SimpleFormat = ListFormat.TABLE,
+    output: Output = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Predict what each feature of a strategy contributes, or compare published ablations with predictions.
+
+    The strategy is the spec's own, or the best plan of a search. `--published` exits with 1 if
+    fewer than 80 % of the published figures are reproduced within their tolerance.
+    """
+    from autodeploy.cli.output import talk, write_report
+
+    if published:
+        from autodeploy.analysis.ablation.cases import CASES
+        from autodeploy.analysis.ablation.published import ablate_published
+
+        report = ablate_published(cases or CASES, tell=talk)
+        text = published_text(report, language(lang))
+    else:
+        from autodeploy.analysis.ablation.feature_ablation import ablate as ablate_spec
+        from autodeploy.kit.errors import SpecError
+
+        if spec is None:
+            raise SpecError(Message("common.give_either", one="SPEC", other="--published"))
+        names = [name.strip() for name in order.split(",") if name.strip()]
+        report = ablate_spec(read_spec(spec), order=names)
+        text = ablation_text(report, language(lang))
+    write_report(report.model_dump_json(indent=2) if output_format is ListFormat.JSON else text, output)
+    within = [row.within_tolerance for row in report.rows if row.within_tolerance is not None]
+    if published and sum(within) < WITHIN_SHARE * len(within):
+        raise typer.Exit(GATE_FAILED)
+
+
+def ablation_text(report: AblationReport, lang: Language = "en") -> str:
+    """A table for each way to switch."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.wording import command_text
+
+    blocks = []
+    names = ("feature", "s_per_step", "throughput", "moved")
+    feature, step, throughput, moved = (command_text(lang, name) for name in names)
+    for mode in MODES:
+        rows = [_ablate_cells(row, lang) for row in report.rows if row.mode == mode]
+        table = table_text([feature, step, throughput, "GiB", moved], rows, right=frozenset({1, 2, 3}))
+        blocks.append(f"{command_text(lang, mode)}\n{table}")
+    return "\n".join(blocks)
+
+
+def _ablate_cells(row: AblationRow, lang: Language) -> list[str]:
+    from autodeploy.messages import in_language
+    from autodeploy.reports.wording import part_name, report_text, seconds
+
+    if row.step_time_s is None or row.peak_memory_gib is None:
+        return [row.feature, "-", "", "- !", in_language(row.reason or "", lang)]
+    moved = report_text(lang, "comma").join(
+        f"{part_name(lang, part) if part in part_name else part} {change:+.3g} s"
+        for part, change in list(row.moved.items())[:2]
+    )
+    change = "" if row.mode == "baseline" or row.predicted is None else f"{row.predicted:+z.1f} %"
+    room = "" if row.fits else " !"
+    return [row.feature, seconds(row.step_time_s), change, f"{row.peak_memory_gib:.1f}{room}", moved]
+
+
+def published_text(report: AblationReport, lang: Language = "en") -> str:
+    """Published against predicted, then how many are within tolerance and why the others are not."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.messages import in_language
+    from autodeploy.reports.wording import check_text, command_text, titled
+
+    rows = [
+        [
+            row.case if row.feature == row.case else titled(lang, row.case, row.feature),
+            f"{row.published:.4g} {row.unit}",
+            "" if row.predicted is None else f"{row.predicted:.4g}",
+            row.tolerance or "",
+            check_text(lang, "passed" if row.within_tolerance else "failed"),
+        ]
+        for row in report.rows
+    ]
+    columns = [command_text(lang, name) for name in ("feature", "published", "predicted", "tolerance", "verdict")]
+    lines = [table_text(columns, rows, right=frozenset({1, 2}))]
+    why = ((row, in_language(row.reason, lang)) for row in report.rows if row.reason)
+    lines += [titled(lang, titled(lang, row.case, row.feature), reason) + "\n" for row, reason in why]
+    within = sum(bool(row.within_tolerance) for row in report.rows)
+    lines.append(command_text(lang, "within_count", within=within, count=len(report.rows)) + "\n")
+    return "\n".join(lines)

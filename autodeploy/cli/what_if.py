@@ -1,0 +1,482 @@
+"""`autodeploy recommend`, `improve`, `why-not` and `compare-clusters`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autodeploy.cli.check import LaunchFile, LaunchOptions, with_database
+from autodeploy.cli.conversion import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
+from autodeploy.cli.exits import INFEASIBLE
+from autodeploy.cli.options import (
+    Lang,
+    LanguageOption,
+    ListFormat,
+    Output,
+    Server,
+    SimpleFormat,
+    SpecFile,
+    language,
+    read_spec,
+)
+from autodeploy.messages import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from autodeploy.analysis.launch_checks.launch import Launch
+    from autodeploy.messages import Language
+    from autodeploy.specs.answers import (
+        ClusterComparison,
+        ClusterOffer,
+        Improvement,
+        ImproveReport,
+        Recommendation,
+        WhyNot,
+    )
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+
+
+recommend_app = typer.Typer()
+
+
+@recommend_app.command(
+    epilog="Examples: autodeploy recommend spec.yaml --tokens 13T --days 30; "
+    "autodeploy recommend spec.yaml --days 30 --cluster ascend-800t-a2=1.2 --cluster cloudmatrix-384=2.6"
+)
+def recommend(
+    spec_file: SpecFile,
+    days: Annotated[float, typer.Option("--days", metavar="D", help="deadline in days")],
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", metavar="N", help="tokens to train, e.g. 13T or 500B; default: the spec's")
+    ] = None,
+    max_npus: Annotated[
+        int | None,
+        typer.Option("--max-npus", min=1, metavar="N", help="most cards to consider; default: 16 times the spec's"),
+    ] = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE[:GRADE]=PRICE",
+            help="price per card-hour; repeat to compare days and cost of clusters",
+        ),
+    ] = None,
+    server: Server = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    output: Output = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Find the smallest number of cards that meets a deadline. Exit code 3: none does."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.kit.errors import SpecError
+
+    if not 0.0 < days <= 36_500.0:
+        raise SpecError(Message("common.is_outside", value=f"{days:g}", range="(0, 36500]"), path="--days")
+    spec, amount = read_spec(spec_file), None if tokens is None else token_count(tokens)
+    request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
+    asked = {name: value for name, value in request.items() if value is not None}
+    if cluster:
+        compare_clusters(spec, [offer_of(text) for text in cluster], asked, server, output_format, output, lang)
+        return
+    if server is None:
+        recommendation = _recommend_here(spec, days, amount, max_npus)
+    else:
+        from autodeploy.cli.remote import connect
+
+        with connect(server) as client:
+            recommendation = client.recommend(asked)
+    as_json = output_format is ListFormat.JSON
+    write_report(
+        recommendation.model_dump_json(indent=2) if as_json else recommendation_text(recommendation, language(lang)),
+        output,
+    )
+    if recommendation.num_npus is None:
+        raise typer.Exit(INFEASIBLE)
+
+
+def offer_of(text: str) -> ClusterOffer:
+    """`cloudmatrix-384=2.6` or `ascend-800t-a2:910B3=1.2`: a profile, perhaps a chip grade, and its price.
+
+    Raises
+    ------
+    SpecError
+        when the price is missing or is none.
+    """
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.answers import ClusterOffer
+
+    named, _, price = text.rpartition("=")
+    profile, _, grade = named.rpartition(":")
+    if not profile or "/" in grade:
+        profile, grade = named, ""
+    try:
+        value = float(price)
+    except ValueError:
+        value = 0.0
+    if not named or not 0.0 < value <= 1e6:
+        raise SpecError(
+            Message("common.is_not_of_form", value=repr(text[:80]), form="PROFILE[:GRADE]=PRICE"),
+            path="--cluster",
+            hint=Message("common.such_as", example="ascend-800t-a2:910B3=1.2"),
+        )
+    return ClusterOffer(profile=profile, device=grade or None, price_per_npu_hour=value)
+
+
+def compare_clusters(
+    spec: Spec,
+    offers: list[ClusterOffer],
+    asked: dict[str, Any],
+    server: str | None,
+    output_format: ListFormat,
+    output: Path | None,
+    lang: LanguageOption,
+) -> None:
+    """Days and cost on each cluster, and which is the cheapest in time; exit code 3 where none is."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.answers import MAX_CLUSTERS
+
+    if len(offers) > MAX_CLUSTERS:
+        raise SpecError(
+            Message("field_fault.has_entries", count=len(offers)),
+            path="--cluster",
+            hint=Message("field_fault.at_most", bound=MAX_CLUSTERS),
+        )
+    if server is None:
+        comparison = _clusters_here(spec, offers, asked)
+    else:
+        from autodeploy.cli.remote import connect
+
+        with connect(server) as client:
+            comparison = client.compare_clusters(
+                asked | {"clusters": [each.model_dump(mode="json") for each in offers]}
+            )
+    as_json = output_format is ListFormat.JSON
+    write_report(comparison.model_dump_json(indent=2) if as_json else clusters_text(comparison, language(lang)), output)
+    if comparison.cheapest is None:
+        raise typer.Exit(INFEASIBLE)
+
+
+def clusters_text(comparison: ClusterComparison, lang: Language = "en") -> str:
+    """Which is cheapest, and a row for each number of cards that was planned for."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.comparison import cluster_lines, cluster_table
+
+    table = cluster_table(comparison, lang)
+    return "\n".join(
+        [*cluster_lines(comparison, lang), "", table_text(table.titles, table.rows, right=frozenset(table.right))]
+    )
+
+
+def _clusters_here(spec: Spec, offers: list[ClusterOffer], asked: dict[str, Any]) -> ClusterComparison:
+    """One cluster after the other, each with its overlay where the database of the settings has been used before."""
+    from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.search import planner
+
+    how = {"days": asked["days"], "tokens": asked.get("tokens"), "max_npus": asked.get("max_npus")}
+    settings = load_settings()
+    if spec.cluster.overlay == "auto" and settings.has_database():
+        from autodeploy.service.session import open_services
+
+        with open_services(settings) as services:
+            return services.compare_clusters(spec, offers, **how)
+    answers = [points_on(on_offer(spec, offer), offer, planner=planner, **how) for offer in offers]
+    return side_by_side(answers, how["days"])
+
+
+def token_count(text: str) -> float:
+    """`13T`, `500B` or `1.5e12` as a number.
+
+    Raises
+    ------
+    SpecError
+        when it is none.
+    """
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.reading import token_amount
+
+    value = token_amount(text)
+    if value is None or not 0.0 < value <= 1e18:
+        raise SpecError(
+            Message("field_fault.is_no_number", value=repr(text[:40])),
+            path="--tokens",
+            hint=Message("common.such_as", example="13T"),
+        )
+    return value
+
+
+def recommendation_text(recommendation: Recommendation, lang: Language = "en") -> str:
+    """The answer, the plan's degrees, and throughput by number of cards."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.messages import in_language
+    from autodeploy.reports.wording import command_text, degrees
+
+    lines = [in_language(recommendation.message, lang)]
+    if recommendation.plan is not None:
+        lines.append(f"  {degrees(recommendation.plan.strategy)}")
+    rows = [
+        [
+            f"{row.num_npus:,}",
+            f"{row.tokens_per_s:,.0f}",
+            "" if row.days is None else f"{row.days:.1f}",
+            f"{100.0 * row.efficiency:.0f} %",
+            command_text(lang, "estimated" if row.estimated else "planned"),
+        ]
+        for row in recommendation.scaling
+    ]
+    names = ("num_npus", "days", "efficiency", "basis")
+    cards, days, efficiency, basis = (command_text(lang, name) for name in names)
+    columns = [cards, "tokens/s", days, efficiency, basis]
+    return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3}))])
+
+
+def _recommend_here(spec: Spec, days: float, tokens: float | None, max_npus: int | None) -> Recommendation:
+    """With the overlay of its cluster, where the database of the settings has been used before."""
+    from autodeploy.analysis.what_if.recommend import recommend as recommendation_of
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.search import planner
+
+    settings = load_settings()
+    if spec.cluster.overlay == "auto" and settings.has_database():
+        from autodeploy.service.session import open_services
+
+        with open_services(settings) as services:
+            return services.recommend(spec, days=days, tokens=tokens, max_npus=max_npus)
+    return recommendation_of(spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus)
+
+
+improve_app = typer.Typer()
+
+
+@improve_app.command(
+    epilog="Examples: autodeploy improve pretrain.sh --cluster cloudmatrix-384; autodeploy improve spec.yaml -f json"
+)
+def improve(
+    file: LaunchFile,
+    cluster: Cluster = None,
+    device: Device = None,
+    num_npus: NumNpus = None,
+    settings: Settings = None,
+    server: Server = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    output: Output = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Find the three changes of a launch that gain most, and the best that keep its checkpoints loadable."""
+    from autodeploy.cli.output import write_report
+
+    asked = LaunchOptions(file, settings, cluster, device, num_npus)
+    if server is None:
+        report = _improve_here(asked.read())
+    else:
+        report = asked.on_server(server, lambda client, request: client.improve(request))
+    text = (
+        report.model_dump_json(indent=2) if output_format is ListFormat.JSON else improve_text(report, language(lang))
+    )
+    write_report(text, output)
+
+
+def improve_text(report: ImproveReport, lang: Language = "en") -> str:
+    """The launch, then its improvements as a table, then those that keep the layout where they are others."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.recommendation import rescaled_line
+    from autodeploy.reports.wording import command_text, report_text, seconds, wrap
+
+    plan = report.plan
+    lines = [command_text(lang, "as_it_is", step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
+    if not plan.fits:
+        lines.append(
+            "  " + report_text(lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}")
+        )
+    if (rescaled := rescaled_line(plan, lang)) is not None:
+        lines += wrap(rescaled, hanging="  ")
+    columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]
+    columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "in_the_spec"))]
+    shown = list(report.improvements)
+    shown += [other for other in report.keeping_layout if other.name not in {i.name for i in shown}]
+    if shown:
+        lines.append(table_text(columns, [_improve_cells(i, lang) for i in shown], right=frozenset({1, 2, 3})))
+        lines += _flag_lines(shown, lang)
+    else:
+        lines.append(command_text(lang, "nothing_gains", count=report.tried) + "\n")
+    if report.best_gain_pct is not None:
+        gains = report.best_gain_pct > 0.0
+        gain = {"gain": f"{report.best_gain_pct:.1f}"} if gains else {}
+        lines.append(command_text(lang, "best_gains" if gains else "no_faster_plan", **gain) + "\n")
+    return "\n".join(lines)
+
+
+def _improve_cells(improvement: Improvement, lang: Language) -> list[str]:
+    from autodeploy.reports.wording import change_name, check_text, command_text, seconds
+
+    return [
+        change_name(lang, improvement.name),
+        f"{improvement.gain_pct:+z.1f} %",
+        seconds(improvement.step_time_s),
+        f"{improvement.peak_memory_gib:.1f}",
+        check_text(lang, "checkpoint_loaded") if improvement.keeps_checkpoint_layout else command_text(lang, "convert"),
+        ", ".join(f"{name} {_value(value)}" for name, value in improvement.changes.items()),
+    ]
+
+
+def _flag_lines(shown: Sequence[Improvement], lang: Language) -> list[str]:
+    """Below the table, for the author of a script: the flags that each change adds and drops."""
+    from autodeploy.reports.wording import change_name, command_text, report_text, titled, wrap
+
+    lines = []
+    for improvement in shown:
+        flags_by_key = [("add_flags", improvement.add_flags), ("drop_flags", improvement.drop_flags)]
+        flags = report_text(lang, "semicolon").join(
+            command_text(lang, key, flags=" ".join(f)) for key, f in flags_by_key if f
+        )
+        if flags:
+            of_change = titled(lang, change_name(lang, improvement.name), flags)
+            lines += wrap(of_change, hanging="  ")
+    return [*lines, ""] if lines else []
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(_value(item) for name, item in value.items() if name != "per_stage")
+    if isinstance(value, list | tuple):
+        return "/".join(_value(item) for item in value)
+    return str(value)
+
+
+def _improve_here(launch: Launch) -> ImproveReport:
+    """In this process; the database is opened only where it has a say: the overlay of its cluster."""
+    stored = with_database(launch, lambda services: services.improve(launch))
+    if stored is not None:
+        return stored
+    from autodeploy.analysis.what_if.improve import improve as improvements_of
+    from autodeploy.search import planner
+
+    return improvements_of(launch, planner=planner)
+
+
+why_not_app = typer.Typer()
+PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
+
+
+@why_not_app.command("why-not", epilog="Example: autodeploy why-not spec.yaml --strategy tp=8,pp=4,ep=32")
+def why_not(
+    subject: Annotated[str, typer.Argument(metavar="SPEC|PLAN_ID", help="a spec, or the id of a plan to change")],
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy", metavar="AXIS=VALUE,...", help="axes to fix, e.g. tp=8,pp=4; the others are optimised"
+        ),
+    ],
+    server: Server = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Explain why a strategy was not chosen: the rule it violates, the memory it lacks, or what it costs."""
+    from autodeploy.cli.output import write_report
+
+    answer = _why_not_here(subject, strategy) if server is None else _why_not_there(server, subject, strategy)
+    if output_format is ListFormat.TABLE:
+        write_report(answer_text(answer, language(lang)), None)
+        return
+    write_report(answer.model_dump_json(indent=2), None)
+
+
+def _why_not_here(subject: str, changes: str) -> WhyNot:
+    from autodeploy.search.planner import why_not as explain
+
+    spec, strategy, best = _question(subject, changes)
+    return explain(spec, strategy, best=best)
+
+
+def _why_not_there(server: str, subject: str, changes: str) -> WhyNot:
+    """A plan of that server, or a spec that is read here and searched there."""
+    from autodeploy.cli.remote import connect
+
+    about: dict[str, Any] = {"plan_id": subject}
+    if not PLAN_ID.fullmatch(subject):
+        about = {"spec": read_spec(subject).model_dump(mode="json")}
+    request = {**about, "strategy": parse_changes(changes)}
+    with connect(server) as client:
+        return client.why_not(request)
+
+
+def answer_text(answer: Any, lang: Language = "en") -> str:
+    """The rule, what it would cost and the nearest strategies that pass; what was completed."""
+    from autodeploy.messages import Message, in_language
+    from autodeploy.reports.comparison import answer_lines
+    from autodeploy.reports.wording import report_text
+
+    first, *rest = answer_lines(answer, lang)
+    lines = [first, *("  " + text for text in rest)]
+    if answer.nearest:
+        lines.append("  " + report_text(lang, "nearest_changes"))
+        changes = (Message("common.place", place=n.change, message=n.effect) for n in answer.nearest)
+        lines += [f"    - {in_language(change, lang)}" for change in changes]
+    return "\n".join(lines)
+
+
+def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | None]:
+    """The spec and the strategy; of a plan, its own strategy with the changes, and what was found with it."""
+    from autodeploy.service.launch_requests import read_strategy
+
+    wanted = parse_changes(changes)
+    if not PLAN_ID.fullmatch(subject):
+        return read_spec(subject), read_strategy(wanted), None
+    from autodeploy.cli.conversion import stored_plan
+
+    plan_set, plan = stored_plan(subject)
+    from autodeploy.specs.spec import spec_of
+
+    return spec_of(plan_set.search), read_strategy(wanted, plan.strategy), plan_set
+
+
+def parse_changes(text: str) -> dict[str, Any]:
+    """`tp=8,pp=4,rl.placement=async` as a mapping; numbers are numbers, and true and false truth values.
+
+    Raises
+    ------
+    SpecError
+        when a part is not AXIS=VALUE.
+    """
+    from autodeploy.kit.errors import FieldError, SpecError
+
+    wanted: dict[str, Any] = {}
+    bad = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not (name and sign and value):
+            bad.append(
+                FieldError(
+                    "--strategy",
+                    Message("common.is_not_of_form", value=repr(part), form="AXIS=VALUE"),
+                    Message("common.such_as", example="tp=8,pp=4,schedule=1f1b"),
+                )
+            )
+        else:
+            wanted[name.lower()] = _changed_value(value)
+    if bad or not wanted:
+        raise SpecError(
+            errors=tuple(bad)
+            or (
+                FieldError(
+                    "--strategy", Message("field_fault.is_empty"), Message("common.such_as", example="tp=8,pp=4")
+                ),
+            )
+        )
+    return wanted
+
+
+def _changed_value(text: str) -> int | float | bool | str:
+    """A number, a truth value, or the word that it is."""
+    if text in ("true", "false"):
+        return text == "true"
+    if text.isdecimal():
+        return int(text)
+    return float(text) if re.fullmatch(r"\d*\.\d+", text) else text

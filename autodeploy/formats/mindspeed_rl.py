@@ -1,0 +1,543 @@
+"""A plan of post-training as a configuration of MindSpeed-RL: one YAML, and in its comments the line that starts it.
+
+Its `global_batch_size` counts prompts, `num_npus` dies. `infer_expert_parallel_size` is the data-parallel size of the
+engine: experts lie over it times the tensor-parallel size (mindspeed_rl/models/rollout/vllm_engine.py). Training and
+generation share their cards, in turn; there is no other placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.formats.common.import_result import UNNAMED, Imported, KeptFlag, plan_id_of, search_of_marks, take_marks
+from autodeploy.formats.common.launch_script import DPO, refused
+from autodeploy.formats.common.value_readers import FlagReader, KeyReader
+from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
+from autodeploy.formats.megatron.launch import filled_launch
+from autodeploy.formats.megatron.launch_script import add_own_arguments, mark, release_lines
+from autodeploy.formats.megatron.model import read_model
+from autodeploy.formats.megatron.post_training_launch import (
+    DAPO_CLIP,
+    DAPO_DROPS,
+    MISSING,
+    RlLaunch,
+    model_of,
+    refuse_bad_keys,
+    rl_launch,
+    rl_marks,
+    script_of,
+    take_rl_marks,
+    whole_updates,
+)
+from autodeploy.formats.megatron.recipe_writer import told_variables
+from autodeploy.formats.megatron.strategy import read_gradient_sums, read_strategy
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.kit.yaml_text import yaml_text
+from autodeploy.messages import Message
+from autodeploy.specs.artefact import Artefact, provenance_line
+from autodeploy.specs.diagnostics import joined
+from autodeploy.specs.training import BatchSize
+from autodeploy.stack.releases import release_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autodeploy.formats.common.flag_effects import FlagEffect
+    from autodeploy.formats.megatron.arguments import Value
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+
+TARGET = "mindspeed-rl"
+SECTIONS = ("rl_config", "generate_config")
+MEGATRON, ACTOR = "megatron_training", "actor_config"
+STAGES = {"ray_grpo": "grpo", "ray_dapo": "dapo", "ray_ppo": "ppo"}
+# Defaults of the configuration classes (rl_config.py, generate_config.py).
+DEFAULTS = {
+    "rl_config.n_samples_per_prompt": 1,
+    "rl_config.mini_batch_size": 1,
+    "rl_config.max_prompt_length": 512,
+    "rl_config.partial_rollout_max_split": 1,
+    "rl_config.max_packing_token_size": 4096,
+    "generate_config.infer_tensor_parallel_size": 8,
+    "generate_config.infer_expert_parallel_size": 1,
+    "generate_config.max_num_seqs": 1,
+    "generate_config.sampling_config.max_tokens": 128,
+}
+DEFAULT_MEMORY_FRACTION = 0.5
+REASONS = {
+    "rl_config": Message("importers.no_field_of_spec"),
+    "generate_config": Message("importers.no_field_of_spec"),
+    "critic_config": Message("importers.predicted_as", what="actor_config"),
+    "defaults": Message("importers.no_field_of_spec"),
+}
+# Of rl_config and generate_config: what changes time or memory, and what it does without.
+UNMODELLED = {
+    "rl_config.multi_turn_enable": Message("importers.predicted_as", what="false"),
+    "rl_config.share_backbone": Message("importers.predicted_as", what="false"),
+    "rl_config.critic_resource.num_npus": Message("importers.not_predicted"),
+    "rl_config.reference_resource.num_npus": Message("importers.not_predicted"),
+    "rl_config.reward_resource.num_npus": Message("importers.not_predicted"),
+}
+
+OF_PACKS = ("--reset-attention-mask", "--reset-position-ids", "--no-pad-to-seq-lengths", "--variable-seq-lengths")
+
+
+def is_mindspeed_rl(document: Mapping[str, Any]) -> bool:
+    """Whether the document is a configuration of MindSpeed-RL."""
+    return isinstance(document.get(MEGATRON), Mapping)
+
+
+def import_mindspeed_rl(
+    document: Mapping[str, Any],
+    text: str,
+    name: str | None = None,
+    otherwise: str = UNNAMED,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec that a MindSpeed-RL configuration trains.
+
+    Parameters
+    ----------
+    name : of the model, or of a preset where the model is in another file.
+    base_dir : folder of the file, whose `model/NAME.yaml` has the shape.
+
+    Raises
+    ------
+    SpecError
+        with the key that can't be read.
+    """
+    sections = {name: {} if document.get(name) is None else document[name] for name in (MEGATRON, ACTOR, *SECTIONS)}
+    for section, content in sections.items():
+        if not isinstance(content, Mapping):
+            raise SpecError(Message("field_fault.is_no_mapping", value=repr(content)[:40]), path=f"/{section}")
+    keys = {**sections[MEGATRON], **sections[ACTOR]}
+    stage = keys.get("stage")
+    if stage not in STAGES:
+        raise refused(
+            DPO if "dpo" in str(stage) else "fine-tuning", f"stage {str(stage)[:40]}", path=f"/{MEGATRON}/stage"
+        )
+    if keys.get("lora_target_modules") or keys.get("lora_r"):
+        raise refused("LoRA", "lora_r", path=f"/{ACTOR}/lora_r")
+    reader = KeyReader({section: document[section] for section in document if section not in (MEGATRON, ACTOR)})
+    ranks = reader.number("/cluster/num_npus", "rl_config.actor_resource.num_npus", least=1)
+    shape, preset = _shape(keys, base_dir, name, reader)
+    flags = FlagReader(script_of("train_rl.py", _hashable({**shape, **keys}), _lines(text), ranks))
+    strategy, layers = read_strategy(flags)
+    model = preset or read_model(flags, layers, name, otherwise)
+    strategy["features"] = sorted({*strategy["features"], *read_gradient_sums(flags, strategy, adapted=True)})
+    prompts = flags.number("--global-batch-size", "/training/rl/prompts_per_step")
+    if prompts is None or prompts < 1:
+        raise SpecError(Message("common.is_required", name="global_batch_size"), path=f"/{MEGATRON}/global_batch_size")
+    rl = _rl(reader, STAGES[stage], prompts)
+    strategy["rl"] = _layout(reader, is_moe=bool(model.get("n_routed_experts")))
+    flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), Message("importers.no_field_of_spec"))
+    flags.ignore(OF_PACKS, Message("importers.predicted_as", what="sequence_length_histogram"))
+    spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
+    take_marks(text, spec, strategy, flags.log)
+    take_rl_marks(text, rl, reader.log)
+    spec |= {"search": search_of_marks(text, TARGET), "strategy": strategy}
+    kept = [KeptFlag(flag.name, flag.text, flag.line) for flag in flags.note_rest()]
+    kept += reader.note_rest(REASONS, _effect, Message("importers.unknown_key"))
+    return Imported(
+        "mindspeed-rl-yaml",
+        spec,
+        joined(flags.log, reader.log),
+        ranks=ranks,
+        target=TARGET,
+        kept=tuple(kept),
+        plan_id=plan_id_of(text),
+    )
+
+
+def _shape(
+    keys: dict[str, Any], base_dir: Path | None, name: str | None, reader: KeyReader
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Keys of the model's file, or the model of a preset where that file is not there."""
+    called = keys.pop("model", None)
+    if called is None or "hidden_size" in keys:
+        return {}, None
+    path = None if base_dir is None else base_dir / "model" / f"{called}.yaml"
+    if path is not None and str(called).replace("_", "").replace(".", "").isalnum() and path.is_file():
+        from autodeploy.specs.text_files import read_document
+
+        document = read_document(path)
+        if isinstance(document, Mapping) and isinstance(document.get(called), Mapping):
+            reader.log.take(f"/{MEGATRON}/model", "/model", called)
+            return dict(document[called]), None
+    names = [name or "", str(called), str(keys.get("tokenizer_name_or_path", ""))]
+    model = model_of(names, None, reader.log, f"/{MEGATRON}/model")
+    shape = {"num_layers": model["num_hidden_layers"]}
+    if model.get("n_routed_experts"):
+        shape |= {"num_experts": model["n_routed_experts"], "moe_token_dispatcher_type": "alltoall_seq"}
+        shape |= {"moe_grouped_gemm": True, "moe_permutation_async_comm": True}
+    return shape, model
+
+
+def _hashable(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Only values that an argument can have."""
+    return {str(key): value for key, value in keys.items() if isinstance(value, str | int | float | bool | list)}
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Key -> the first line that it stands on."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        key, colon, _ = line.strip().partition(":")
+        if colon and not key.startswith("#"):
+            lines.setdefault(key, number)
+    return lines
+
+
+def _whole(reader: KeyReader, field: str, path: str, least: int = 1) -> int:
+    number = reader.number(field, path, least=least)
+    if number is None:
+        number = DEFAULTS[path]
+        reader.log.default(field, number, Message("importers.default_of", framework="MindSpeed-RL"))
+    return number
+
+
+def _rl(reader: KeyReader, algorithm: str, prompts: int) -> dict[str, Any]:
+    place = "/training/rl"
+    responses = _whole(reader, f"{place}/responses_per_prompt", "rl_config.n_samples_per_prompt")
+    mini_batch = _whole(reader, f"{place}/updates_per_step", "rl_config.mini_batch_size")
+    tokens = _whole(reader, f"{place}/response_length/max", "generate_config.sampling_config.max_tokens")
+    prompt = _whole(reader, f"{place}/prompt_length/max", "rl_config.max_prompt_length")
+    logged = reader.take(f"{place}/token_count", "rl_config.log_max_throughput")
+    return {
+        "algorithm": algorithm,
+        "prompts_per_step": prompts,
+        "responses_per_prompt": responses,
+        "prompt_length": {"max": prompt},
+        "response_length": {"max": tokens},
+        "updates_per_step": whole_updates(prompts, mini_batch, reader.log, "/rl_config/mini_batch_size"),
+        # grpo_trainer_hybrid.py computes it whatever the coefficient; dapo_trainer_hybrid.py never.
+        "reference_model": algorithm != "dapo",
+        "token_count": "mean" if logged is False else "max",
+    }
+
+
+def _layout(reader: KeyReader, *, is_moe: bool) -> dict[str, Any]:
+    place = "/strategy/rl"
+    tp = _whole(reader, f"{place}/generation/tp", "generate_config.infer_tensor_parallel_size")
+    dp = _whole(reader, f"{place}/generation/dp", "generate_config.infer_expert_parallel_size")
+    spread = reader.switch(f"{place}/generation/ep", "generate_config.enable_expert_parallel") and is_moe
+    eager = reader.take(f"{place}/generation/mode", "generate_config.enforce_eager")
+    graph = reader.switch(f"{place}/generation/mode", "generate_config.torchair_graph")
+    memory = reader.take(f"{place}/generation/memory_fraction", "generate_config.gpu_memory_utilization")
+    offload = {
+        "optimizer": reader.switch(f"{place}/offload", "generate_config.offload_train_optimizer"),
+        "gradients": reader.switch(f"{place}/offload", "generate_config.offload_train_grad"),
+        "parameters": reader.switch(f"{place}/offload", "generate_config.offload_train_param"),
+    }
+    split = _whole(reader, f"{place}/partial_rollout", "rl_config.partial_rollout_max_split")
+    return {
+        "placement": "colocated",
+        "generation": {
+            **{"tp": tp, "dp": dp if spread else 1, "ep": tp * dp if spread else 1, "engine": "vllm-ascend"},
+            "mode": "eager" if eager is not False and not graph else "graph",
+            "memory_fraction": DEFAULT_MEMORY_FRACTION if memory is None else memory,
+            "max_num_seqs": _whole(reader, f"{place}/generation/max_num_seqs", "generate_config.max_num_seqs"),
+        },
+        "partial_rollout": split > 1,
+        "offload": [name for name, leaves in offload.items() if leaves],
+        "pack_tokens": _pack_tokens(reader),
+    }
+
+
+def _pack_tokens(reader: KeyReader) -> int | None:
+    field = "/strategy/rl/pack_tokens"
+    reader.raw("rl_config.use_remove_padding")
+    if not reader.switch(field, "rl_config.use_dynamic_bsz"):
+        return None
+    names = ("update_max_packing_token_size", "max_packing_token_size")
+    tokens = reader.number(field, *(f"rl_config.{name}" for name in names), least=1)
+    return tokens or DEFAULTS["rl_config.max_packing_token_size"]
+
+
+def _effect(path: str) -> FlagEffect | None:
+    from autodeploy.formats.common.flag_effects import FlagEffect
+
+    if path in UNMODELLED:
+        return FlagEffect("unmodelled", UNMODELLED[path], ("false", "none"))
+    keys = release_of(TARGET, None).keys
+    return FlagEffect("no_effect", Message("importers.no_field_of_spec")) if path in keys else None
+
+
+# Flags of MindSpeed-LLM as keys of MindSpeed-RL: its MegatronConfig names some of them, and refuses all others.
+# Flags that say nothing beside the keys that stand for them.
+SAID_OTHERWISE = frozenset({"--vocab-size", "--lr-warmup-iters"})
+# What changes the model or its training and has no key: a note.
+WITHOUT_KEY = frozenset(
+    {
+        *("--mtp-num-layers", "--moe-router-pre-softmax", "--rotary-interleaved", "--no-rope-fusion", "--adam-eps"),
+        *("--rotary-seq-len-interpolation-factor", "--lr-decay-iters", "--moe-pad-expert-input-to-capacity"),
+    }
+)
+SHARED_WIDTH, SHARED = "--moe-shared-expert-intermediate-size", "--n-shared-experts"
+# Blocks that stand under the actor, where the critic of ppo has its own.
+OF_THE_ACTOR = ("MODEL_PARALLEL_ARGS", "SCHEDULE_ARGS", "RECOMPUTE_ARGS")
+ACTOR_KEYS = frozenset({"micro_batch_size", "lr", "min_lr", "lr_decay_style", "moe_tp_extend_ep"})
+
+
+class KeyedArguments(LaunchArguments):
+    """Arguments of which MegatronConfig has only some."""
+
+    expert_width: int = 0
+
+    def add(self, block: str, flag: str, *values: Value) -> None:
+        """Adds a flag that has a key; says so of what changes the model and has none.
+
+        Raises
+        ------
+        UnsupportedError
+            for all other flags without a key.
+        """
+        if self.knows(flag) or flag not in SAID_OTHERWISE | WITHOUT_KEY | {SHARED_WIDTH}:
+            super().add(block, flag, *values)
+        elif flag in WITHOUT_KEY:
+            self.note(Message("exporters.model_s_code_has_to_say", what=flag))
+        elif flag == SHARED_WIDTH and isinstance(values[0], int):
+            # One number says how many experts wide the shared one is.
+            super().add(block, SHARED, values[0] // self.expert_width)
+
+
+def sections(arguments: LaunchArguments, variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`megatron_training` and `actor_config`.
+
+    Parameters
+    ----------
+    variables : values of what scripts keep in variables; what is not among them is asked for at the start.
+    """
+    common: dict[str, Any] = {}
+    actor: dict[str, Any] = {}
+    for block, lines in arguments.blocks.items():
+        for flag, values in lines:
+            name = flag.removeprefix("--").replace("-", "_")
+            into = actor if block in OF_THE_ACTOR or name in ACTOR_KEYS else common
+            into[name] = _value(arguments, flag, values, variables)
+    return common, actor
+
+
+def _value(arguments: LaunchArguments, flag: str, values: tuple[Value, ...], variables: Mapping[str, Any]) -> Any:
+    registered = arguments.release.flags[flag]
+    if registered.type == "flag":
+        return True
+    typed = [_typed(registered.type, value, variables) for value in values]
+    return typed if len(typed) > 1 else typed[0]
+
+
+def _typed(kind: str, value: Value, variables: Mapping[str, Any]) -> Any:
+    if isinstance(value, ShellVariable):
+        return variables.get(value.name, MISSING)
+    if kind in {"int", "float"}:
+        number = float(str(value))
+        return int(number) if kind == "int" else number
+    return value
+
+
+WRITTEN_STAGES = {"grpo": "ray_grpo", "dapo": "ray_dapo"}
+REWARD = "acc_for_dapo"  # whose values DAPO filters groups by
+KL = 0.001  # its own default of the GRPO examples
+DEFAULT_BATCHED_TOKENS = 8192  # of its examples; a prompt that is not cut into chunks has to fit
+SPLITS = 2  # a response that is interrupted ends in the next step
+
+
+def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The YAML, with what is asked for at the start as `???`.
+
+    Raises
+    ------
+    UnsupportedError
+        where MindSpeed-RL can't launch the plan, with what stops it.
+    """
+    launch = rl_launch(plan_set, plan, "mindspeed-rl", KeyedArguments)
+    _refuse(launch)
+    document = configuration(launch)
+    refuse_bad_keys(launch.release, _pairs(document))
+    comments = [provenance_line(plan_set, plan)]
+    comments += [line.removeprefix("# ") + rl_marks(launch) for line in mark(launch.launch)]
+    comments += release_lines(launch.release)
+    comments += _start(launch, plan)
+    comments += [f"Note: {note}" for note in launch.arguments.notes]
+    text = yaml_text(document, comments)
+    return Artefact(text, "application/yaml", f"mindspeed_rl_{plan.plan_id}.yaml", tuple(launch.arguments.notes))
+
+
+def _refuse(launch: RlLaunch) -> None:
+    layout, rl = launch.layout, launch.rl
+    fault = path = ""
+    if layout.placement != "colocated":
+        fault, path = f"placement: {layout.placement}", "/strategy/rl/placement"
+    elif layout.generation.precision != "bf16":
+        fault, path = f"generation.precision: {layout.generation.precision}", "/strategy/rl/generation/precision"
+    elif layout.generation.engine not in {"vllm", "vllm-ascend"}:
+        fault, path = f"generation.engine: {layout.generation.engine}", "/strategy/rl/generation/engine"
+    elif rl.algorithm not in WRITTEN_STAGES:
+        fault, path = f"algorithm: {rl.algorithm}", "/training/rl/algorithm"
+    elif rl.reward != "rule":
+        fault, path = f"reward: {rl.reward.name}", "/training/rl/reward"
+    elif launch.launch.spec.training.precision != "bf16":
+        fault, path = f"precision: {launch.launch.spec.training.precision}", "/training/precision"
+    elif launch.has_experts and launch.facts.generation_ep == 1 and launch.facts.generation_dp > 1:
+        fault, path = (
+            f"generation.dp: {launch.facts.generation_dp} (ep: 1)",
+            "/strategy/rl/generation",
+        )
+    if fault:
+        raise UnsupportedError(
+            Message("common.cannot_launch_this_plan", release="MindSpeed-RL", reason=fault),
+            path=path,
+            hint=Message("exporters.export_to", names="verl"),
+        )
+
+
+def configuration(launch: RlLaunch) -> dict[str, Any]:
+    """The keys, in the order of MindSpeed-RL's own examples."""
+    common, actor = _megatron(launch)
+    return {
+        "megatron_training": common,
+        "actor_config": actor,
+        "rl_config": _rl_config(launch),
+        "generate_config": _generate_config(launch),
+    }
+
+
+def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What Megatron-LM and MindSpeed-LLM read: model and run, and the actor's degrees and memory choices."""
+    spec, facts, arguments = _as_prompts(launch), launch.facts, launch.arguments
+    assert isinstance(arguments, KeyedArguments)
+    arguments.expert_width = spec.model.moe_intermediate_size or 1
+    filled = filled_launch(arguments, spec, launch.launch.plan)
+    add_own_arguments(filled)
+    arguments.add("TRAIN_ARGS", "--distributed-backend", "nccl")
+    arguments.add("TRAIN_ARGS", "--no-shared-storage")
+    variables = {**filled.variables, "SEQ_LENGTH": facts.prompt_tokens, "GBS": facts.prompts}
+    defaults = told_variables(spec.training.told)
+    common, actor = sections(arguments, variables | {name: float(value) for name, value in defaults.items()})
+    common |= {"stage": WRITTEN_STAGES[launch.rl.algorithm], "tokenizer_type": "PretrainedFromHF"}
+    common |= {"tokenizer_name_or_path": MISSING, "data_path": MISSING, "split": "100,0,0"}
+    common |= {"dataset_additional_keys": ["labels"], "save_interval": 100}
+    if facts.packed:
+        # Packed sequences attend to themselves alone; stages hand on what is there.
+        common |= {"reset_attention_mask": True, "no_pad_to_seq_lengths": True}
+    actor |= {"finetune": True, "load": MISSING, "save": MISSING, "no_load_optim": True, "no_load_rng": True}
+    return common, actor
+
+
+def _as_prompts(launch: RlLaunch) -> Spec:
+    """The spec as its data loader sees it: sequences and batch are prompts; the rate is constant unless told."""
+    spec = launch.launch.spec
+    recipe = spec.training.told
+    constant = {} if recipe.lr_decay_style is not None else {"lr_decay_style": "constant", "min_lr": 0.0}
+    training = spec.training.model_copy(
+        update={
+            "seq_length": launch.facts.prompt_tokens,
+            "global_batch_size": BatchSize(value=launch.facts.prompts),
+            "recipe": recipe.model_copy(update=constant),
+        }
+    )
+    return spec.model_copy(update={"training": training})
+
+
+def _rl_config(launch: RlLaunch) -> dict[str, Any]:
+    facts, rl = launch.facts, launch.rl
+    config: dict[str, Any] = {
+        "use_integrated_worker": True,
+        "blocking": True,
+        "actor_resource": {"num_npus": facts.training_ranks},
+        "n_samples_per_prompt": facts.responses,
+        "max_prompt_length": facts.prompt_tokens,
+        "mini_batch_size": facts.mini_batch_prompts,
+        "adv_estimator": "group_norm",
+        "kl_ctrl_type": "fixed",
+        "init_kl_coef": KL if rl.reference_model else 0.0,
+        "rule_reward": True,
+        "log_max_throughput": rl.token_count == "max",
+    }
+    if facts.packed:
+        config |= {"use_remove_padding": True, "use_dynamic_bsz": True}
+        names = ("max", "ref_max", "actor_max", "update_max")
+        config |= {f"{name}_packing_token_size": facts.pack_tokens for name in names}
+    else:
+        config |= dict.fromkeys(
+            ("actor_forward_micro_batch_size", "ref_forward_micro_batch_size"), facts.micro_batch_size
+        )
+    if facts.partial_rollout:
+        config |= {"partial_rollout_max_split": SPLITS, "guarantee_order": False}
+    if rl.algorithm == "dapo":
+        config |= {
+            "token_level_loss": True,
+            "clip_higher_enable": True,
+            "clip_ratio_low": DAPO_CLIP[0],
+            "clip_ratio_high": DAPO_CLIP[1],
+        }
+        config |= {"verifier_function": [REWARD], "verifier_weight": [1.0]}
+        config |= {"filter_groups_enable": True, "filter_groups_metric": REWARD, "filter_groups_max_batches": -1}
+        config |= {"filter_groups_train_batch_size": facts.prompts}
+        launch.arguments.note(DAPO_DROPS)
+        if rl.reference_model:
+            launch.arguments.note(
+                Message("exporters.has_no_flag_in", name="reference_model: true", framework="MindSpeed-RL (DAPO)")
+            )
+    elif not rl.reference_model:
+        launch.arguments.note(Message("exporters.mindspeed_rl_computes_reference_s_log_probabilities_in"))
+    return config
+
+
+def _generate_config(launch: RlLaunch) -> dict[str, Any]:
+    facts, generation, offload = launch.facts, launch.layout.generation, launch.layout.offload
+    spread = launch.has_experts and facts.generation_ep > 1
+    waiting = -(-facts.prompts * facts.responses // (facts.generation_ranks // facts.generation_tp))
+    config: dict[str, Any] = {
+        "offload_train_optimizer": "optimizer" in offload,
+        "offload_train_grad": "gradients" in offload,
+        "offload_train_param": "parameters" in offload,
+        "infer_tensor_parallel_size": facts.generation_tp,
+        "infer_pipeline_parallel_size": 1,
+        "infer_expert_parallel_size": facts.generation_dp if spread else 1,
+        "enable_expert_parallel": spread,
+        # Its own default is 1: where the plan leaves it open, all of a rank's responses run at once.
+        "max_num_seqs": generation.max_num_seqs or waiting,
+        "max_model_len": facts.longest_tokens,
+        "max_num_batched_tokens": max(DEFAULT_BATCHED_TOKENS, facts.longest_tokens),
+        "dtype": "bfloat16",
+    }
+    if generation.memory_fraction is not None:
+        config["gpu_memory_utilization"] = generation.memory_fraction
+    if generation.mode is not None:
+        config["enforce_eager"] = generation.mode == "eager"
+    config["sampling_config"] = {"logprobs": 1, "max_tokens": facts.response_tokens, "top_p": 1.0, "top_k": -1}
+    config["sampling_config"] |= {"min_p": 0.0, "temperature": 1.0, "detokenize": False}
+    return config
+
+
+def _start(launch: RlLaunch, plan: Plan) -> list[str]:
+    """How it is started, and what of the environment belongs to it."""
+    facts, name = launch.facts, f"mindspeed_rl_{plan.plan_id}"
+    spread = launch.has_experts and facts.generation_ep > 1
+    engines = facts.generation_dp if spread else 1
+    program = f"cli/train_{launch.rl.algorithm}.py"
+    given = "megatron_training.tokenizer_name_or_path=DIR megatron_training.data_path=PREFIX actor_config.load=DIR"
+    asked = "actor_config.save=DIR megatron_training.train_iters=N actor_config.lr=1e-6"
+    eager = launch.layout.generation.mode != "graph"
+    return [
+        f"For {launch.launch.ranks} ranks, nodes: {facts.nodes}. Copy it into configs/ of MindSpeed-RL.",
+        "What is ??? is asked for at the start.",
+        f"Before `ray start` on every node: export VLLM_DP_SIZE={engines} TASK_QUEUE_ENABLE={2 if eager else 1}",
+        f"python {program} --config-name {name} {given} {asked}",
+    ]
+
+
+def _pairs(document: dict[str, Any]) -> dict[str, Any]:
+    """Keys by the table's path: MegatronConfig reads the common section and the actor's as one."""
+    pairs: dict[str, Any] = {}
+    for section, values in document.items():
+        name = "megatron_training" if section == "actor_config" else section
+        for key, value in values.items():
+            if key == "sampling_config":
+                pairs |= {f"{name}.{key}.{inner}": each for inner, each in value.items()}
+            else:
+                pairs[f"{name}.{key}"] = value
+    return pairs

@@ -1,1 +1,0 @@
-"""Configurations of MindSpeed-RL, read and written."""

@@ -1,1 +1,0 @@
-"""Callers: keys, teams and the audit log."""

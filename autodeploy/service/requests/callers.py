@@ -1,0 +1,452 @@
+"""Callers: keys, teams, sessions and the audit log."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from sqlalchemy import select
+
+from autodeploy.kit.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
+from autodeploy.messages import Message
+from autodeploy.service.store.base import new_audit_id, new_key_id, now_in
+from autodeploy.service.store.database import DATABASE_ERRORS
+from autodeploy.service.store.keys import ApiKeys, Sessions
+from autodeploy.service.store.retention import prune_audit
+from autodeploy.service.store.tables import DEFAULT_TEAM, ApiKeyRow, AuditRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy.orm import Session
+
+    from autodeploy.service.store.database import Database
+
+
+Scope = Literal["read", "write", "calibrate", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+KEY = re.compile(r"adk_[A-Za-z0-9_-]{43}")
+SESSION = re.compile(r"ads_[A-Za-z0-9_-]{43}")
+MAX_NAME_LENGTH = 100
+TEAM = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+# The use of a key is noted this often at most, so that reading does not become writing.
+NOTE_USE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks. `key_id` is empty where no key is asked for.
+
+    `team`: whose searches and runs the caller sees and changes. `max_searches`, `max_running`: searches that wait or
+    run, and that run, at once. `max_time_limit_s`: of one search. None takes the server's setting.
+    """
+
+    key_id: str = ""
+    name: str = ""
+    scope: Scope = "admin"
+    max_searches: int | None = None
+    max_spec_bytes: int | None = None
+    team: str = DEFAULT_TEAM
+    max_running: int | None = None
+    max_time_limit_s: float | None = None
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the scope is within this caller's: each includes those before it."""
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+    def require(self, scope: Scope) -> None:
+        """Raises AccessError unless the caller has the scope."""
+        if not self.may(scope):
+            raise AccessError(
+                Message("services.key_with_scope_may_not_do_this", scope=self.scope),
+                hint=Message("services.it_takes_key_with_scope", scope=scope),
+            )
+
+    @property
+    def own_team(self) -> str | None:
+        """The one team whose searches and runs the caller sees; None sees all."""
+        return None if self.may("admin") else self.team
+
+    def sees(self, team: str) -> bool:
+        """Whether what belongs to that team is this caller's to see and, with the scope, to change."""
+        return self.own_team in {None, team}
+
+    def team_asked_for(self, team: str | None) -> str | None:
+        """The team whose searches or runs a list names; None names all.
+
+        Raises
+        ------
+        AccessError
+            when that is another's, and this is no admin.
+        """
+        own = self.own_team
+        if own is not None and team not in {None, own}:
+            raise AccessError(
+                Message("services.this_key_sees_its_own_team_s_searches"),
+                hint=Message("services.it_takes_key_with_scope", scope="admin"),
+            )
+        return team if own is None else own
+
+    def require_team(self, team: str, missing: NotFoundError) -> None:
+        """Raises `missing`, as if there were nothing, unless the caller sees that team."""
+        if not self.sees(team):
+            raise missing
+
+
+# Without keys, and on the command line: whoever reaches the database may do anything with it.
+ANYONE = Principal()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """What is known of a key; never the key."""
+
+    id: str
+    name: str
+    scope: str
+    max_searches: int | None
+    max_spec_bytes: int | None
+    team: str
+    max_running: int | None
+    max_time_limit_s: float | None
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class AccessService:
+    """Makes, lists, revokes and recognises keys, and the sessions of browsers that logged in with one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._noted_s: dict[str, float] = {}
+        self._known: set[str] = set()  # hashes of keys, so never more than there are
+        self._lock = threading.Lock()
+
+    def create(
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        team: str = DEFAULT_TEAM,
+        max_searches: int | None = None,
+        max_spec_bytes: int | None = None,
+        max_running: int | None = None,
+        max_time_limit_s: float | None = None,
+    ) -> tuple[str, KeyView]:
+        """A new key, which nobody can show again, and what is stored of it.
+
+        Parameters
+        ----------
+        team : whose searches and runs the key sees and, with scope write, changes; one of scope admin sees all.
+        max_searches : searches that wait or run at once; None takes AUTODEPLOY_KEY_SEARCHES.
+        max_spec_bytes : length of a request's body; None takes AUTODEPLOY_BODY_LIMIT_BYTES, which bounds it too.
+        max_running : searches that run at once; None leaves it to the server.
+        max_time_limit_s : longest time limit of a search, in seconds; None takes the server's.
+
+        Raises
+        ------
+        SpecError
+            when the name is empty, too long or not printable, or the team is no name of a team.
+        """
+        if not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+            raise SpecError(Message("services.n_1_to_printable_characters", count=MAX_NAME_LENGTH), path="name")
+        if TEAM.fullmatch(team) is None:
+            raise SpecError(
+                Message("services.is_no_name_of_team", text=repr(team[:60])),
+                path="team",
+                hint=Message("services.n_1_to_64_lower_case_letters_digits_dots"),
+            )
+        key = "adk_" + secrets.token_urlsafe(32)
+        row = ApiKeyRow(
+            name=name,
+            key_hash=hash_of(key),
+            scope=scope,
+            team=team,
+            max_searches=max_searches,
+            max_spec_bytes=max_spec_bytes,
+            max_running=max_running,
+            max_time_limit_s=max_time_limit_s,
+        )
+        with self._database.write() as session:
+            row.created_at = now_in(session)
+            row.id = new_key_id(row.created_at)
+            ApiKeys(session).add(row)
+            return key, _view(row)
+
+    def list(self) -> tuple[KeyView, ...]:
+        """Every key, the oldest first, revoked ones too."""
+        with self._database.read() as session:
+            return tuple(_view(row) for row in ApiKeys(session).all())
+
+    def revoke(self, key_id: str) -> None:
+        """Ends a key at once and for good.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
+        with self._database.write() as session:
+            if not ApiKeys(session).revoke(key_id, now=now_in(session)):
+                raise _no_key(key_id)
+
+    def recognise(self, key: str) -> Principal:
+        """Whose key it is; asks the database every time, so that a revoked key ends at once.
+
+        Raises
+        ------
+        UnknownCallerError
+            when it is nobody's.
+        """
+        row = None
+        if KEY.fullmatch(key):
+            with self._database.read() as session:
+                row = ApiKeys(session).by_hash(hash_of(key))
+        if row is None:
+            with self._lock:
+                self._known.discard(hash_of(key))
+            raise _not_valid()
+        with self._lock:
+            self._known.add(row.key_hash)
+        return self._principal(row)
+
+    def knows(self, key: str) -> bool:
+        """Whether this process recognised that key before."""
+        return hash_of(key) in self._known
+
+    def begin_session(self, key: str) -> tuple[str, Principal]:
+        """A browser's session of that key: the token that its cookie holds, of which only the hash is stored.
+
+        Raises
+        ------
+        UnknownCallerError
+            when the key is nobody's.
+        """
+        principal = self.recognise(key)
+        token = "ads_" + secrets.token_urlsafe(32)
+        with self._database.write() as session:
+            Sessions(session).begin(hash_of(token), principal.key_id, now=now_in(session))
+        return token, principal
+
+    def of_session(self, token: str, max_age_s: float) -> Principal:
+        """Whose session it is.
+
+        Raises
+        ------
+        UnknownCallerError
+            when it has ended, is older than that, or its key is revoked.
+        """
+        with self._database.read() as session:
+            row = Sessions(session).key_of(hash_of(token), since=now_in(session) - timedelta(seconds=max_age_s))
+        if row is None:
+            raise _not_valid()
+        return self._principal(row)
+
+    def end_session(self, token: str) -> None:
+        """Ends a session for good."""
+        with self._database.write() as session:
+            Sessions(session).end(hash_of(token))
+
+    def end_sessions(self, key_id: str) -> int:
+        """Ends all sessions of a key, which stays valid; how many there were.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no key of that id.
+        """
+        with self._database.write() as session:
+            if ApiKeys(session).get(key_id) is None:
+                raise _no_key(key_id)
+            return Sessions(session).end_all(key_id)
+
+    def _principal(self, row: ApiKeyRow) -> Principal:
+        self._note_use(row.id)
+        scope: Scope = next(each for each in SCOPES if each == row.scope)
+        return Principal(
+            key_id=row.id,
+            name=row.name,
+            scope=scope,
+            max_searches=row.max_searches,
+            max_spec_bytes=row.max_spec_bytes,
+            team=row.team,
+            max_running=row.max_running,
+            max_time_limit_s=row.max_time_limit_s,
+        )
+
+    def _note_use(self, key_id: str) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._noted_s.get(key_id, float("-inf")) < NOTE_USE_S:
+                return
+            self._noted_s[key_id] = now_s
+        try:
+            with self._database.write() as session:
+                now = now_in(session)
+                ApiKeys(session).used(key_id, now=now, unless_since=now - timedelta(seconds=NOTE_USE_S))
+        except DATABASE_ERRORS:  # a full disk stops writes, not readers
+            with self._lock:
+                self._noted_s.pop(key_id, None)
+
+
+def _not_valid() -> UnknownCallerError:
+    return UnknownCallerError(Message("services.this_api_key_is_not_valid"), hint="autodeploy keys create")
+
+
+def _no_key(key_id: str) -> NotFoundError:
+    return NotFoundError(
+        Message("common.there_is_no", what=Message("page.login.key"), name=key_id[:60]), hint="autodeploy keys ls"
+    )
+
+
+def hash_of(key: str) -> str:
+    """What is stored of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _view(row: ApiKeyRow) -> KeyView:
+    return KeyView(**{name: getattr(row, name) for name in KeyView.__dataclass_fields__})
+
+
+# The audit log.
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which entries a list names; None does not restrict."""
+
+    key_id: str | None = None
+    author: str | None = None
+    team: str | None = None
+    action: str | None = None
+    object_id: str | None = None
+
+
+class AuditEntries:
+    """Repository of the audit log inside one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def add(self, row: AuditRow) -> None:
+        """Inserts an entry."""
+        self.session.add(row)
+        self.session.flush()
+
+    def page(self, where: AuditFilter, *, limit: int, after: str | None = None) -> Sequence[AuditRow]:
+        """Up to `limit` entries, newest first, that come after the entry `after`."""
+        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+        for name in AuditFilter.__dataclass_fields__:
+            wanted = getattr(where, name)
+            if wanted is not None:
+                query = query.where(getattr(AuditRow, name) == wanted)
+        if after is not None:
+            query = query.where(AuditRow.id < after)
+        return self.session.scalars(query).all()
+
+
+# Where a change comes from that was made at the database's own machine.
+COMMAND_LINE = "command line"
+EVERYTHING = AuditFilter()
+_LENGTHS = {"key_id": 64, "author": 100, "team": 64, "client": 64, "action": 64, "object_id": 200}
+
+
+def _log() -> Any:
+    import structlog  # a tenth of a second, and most commands change nothing
+
+    return structlog.get_logger("audit")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One change: `status` is the HTTP status it was answered with, 0 on the command line."""
+
+    id: str
+    created_at: datetime
+    key_id: str
+    author: str
+    team: str
+    client: str
+    action: str
+    object_id: str
+    status: int
+    detail: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """A piece of the log, newest first. `next_after` continues it."""
+
+    items: tuple[AuditEntry, ...]
+    has_more: bool
+
+    @property
+    def next_after(self) -> str | None:
+        return self.items[-1].id if self.has_more else None
+
+
+class AuditLog:
+    """Writes and lists the log."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def note(
+        self,
+        principal: Principal,
+        *,
+        client: str,
+        action: str,
+        object_id: str,
+        status: int = 0,
+        author: str = "",
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        """Notes a change that was made or refused. A database that cannot write leaves the line of the log.
+
+        Parameters
+        ----------
+        client : address that the request came from.
+        author : who, where no key says it.
+        """
+        said = {
+            "key_id": principal.key_id,
+            "author": principal.name or author,
+            "team": principal.team,
+            "client": client,
+            "action": action,
+            "object_id": object_id,
+        }
+        said = {name: _storable(text)[: _LENGTHS[name]] for name, text in said.items()}
+        _log().info("audit", **said, status=status, **(detail or {}))
+        try:
+            with self._database.write() as session:
+                now = now_in(session)
+                AuditEntries(session).add(
+                    AuditRow(id=new_audit_id(now), created_at=now, status=status, detail=detail, **said)
+                )
+        except DATABASE_ERRORS as error:
+            _log().error("audit_not_stored", reason=str(error), **said, status=status)
+
+    def list(self, where: AuditFilter = EVERYTHING, *, limit: int = 50, after: str | None = None) -> AuditPage:
+        """Entries, newest first; `after` is the id of the last one seen."""
+        with self._database.read() as session:
+            rows = AuditEntries(session).page(where, limit=limit + 1, after=after)
+            names = AuditEntry.__dataclass_fields__
+            items = tuple(AuditEntry(**{name: getattr(row, name) for name in names}) for row in rows[:limit])
+        return AuditPage(items, has_more=len(rows) > limit)
+
+    def prune(self, *, before: datetime) -> int:
+        """Deletes entries from before that moment; says how many."""
+        return prune_audit(self._database, before=before)
+
+
+def _storable(text: str) -> str:
+    """The text without what no database keeps and no line of a log should: addresses may hold anything."""
+    return "".join(character if character.isprintable() else "?" for character in text)
