@@ -115,7 +115,7 @@ class Routing:
     imbalance : max / mean tokens over ranks of the group [ratio].
     node_imbalance : the same over instances of the outermost tier, whose ranks share what enters it when copies are
         deduplicated; absent, the ranks' own [ratio].
-    deduplicate : of each strategy, whether a token crosses the outermost tier once per instance it goes to, not once per expert.
+    deduplicate : whether a token crosses the outermost tier once per instance it goes to, not once per expert.
     groups : group-limited routing: experts of a token lie in few groups, and so in fewer instances.
     """
 

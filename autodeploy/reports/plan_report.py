@@ -455,6 +455,8 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
         target = title_of(spec.search.target)
         values = {"price": f"{free.price_pct:.1f}", "step": seconds(free.best_step_time_s)}
         lines.append(report_text(lang, "price", target=target, **values))
+    if (beside := plan_set.optimality.not_searched) and plan_set.optimality.gap is not None:
+        lines.append(report_text(lang, "not_searched", names=report_text(lang, "comma").join(beside)))
     return lines + [report_text(lang, "warning", text=in_language(text, lang)) for text in plan_set.warnings]
 
 

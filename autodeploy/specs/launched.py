@@ -93,7 +93,7 @@ class TorchtitanModel:
 @cache
 def torchtitan_models() -> tuple[TorchtitanModel, ...]:
     """All of them, the one that public configurations use before others of its shape."""
-    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("torchtitan_models.yaml").read_text(encoding="utf-8")
     return tuple(TorchtitanModel(**row) for row in load_shipped_yaml(text))
 
 

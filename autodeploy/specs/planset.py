@@ -412,6 +412,12 @@ class Optimality(Document):
     relaxation: Text = ""
     gap: Annotated[Gap, Field(description="of the plan that is best by predicted times alone, see `fastest`")] = None
     proved: bool = False
+    not_searched: Annotated[
+        tuple[str, ...],
+        Field(
+            description="flags and keys of the release that no axis or feature stands for: the proof is without them"
+        ),
+    ] = ()
 
 
 class Counts(Document):

@@ -86,6 +86,13 @@ class Release:
         parser_flag = self.registered.get(flag)
         return parser_flag is not None and (value is None or parser_flag.fault([value]) is None)
 
+    @cached_property
+    def not_searched(self) -> tuple[str, ...]:
+        """What it launches and no search has a value for (`not_searched.yaml`)."""
+        lists = _not_searched()
+        names = lists["names"] if self.has("mindspeed") else (*lists["names"], *lists["of_cuda"])
+        return tuple(name for name in names if self.registers(*name.split()))
+
     def source(self, flag: str) -> str:
         """Where the flag is registered: repository, commit, path and line."""
         parser_flag = self.registered[flag]
@@ -125,6 +132,13 @@ def _release(record: dict[str, object]) -> Release:
 _added: list[Release] = []
 
 
+def _not_searched() -> Mapping[str, list[str]]:
+    text = files("autodeploy.stack").joinpath("not_searched.yaml").read_text(encoding="utf-8")
+    lists: Mapping[str, list[str]] = load_shipped_yaml(text)
+    return lists
+
+
+@cache
 def releases() -> tuple[Release, ...]:
     """Every release: those of the package, then those registered while the program runs."""
     return (*_shipped(), *_added)

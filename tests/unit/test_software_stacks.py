@@ -17,8 +17,9 @@ from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.search import planner
 from autodeploy.specs.reading import read_spec_document, read_spec_file
 from autodeploy.specs.software import release_of
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS, launchers
-from autodeploy.stack.releases import releases
+from autodeploy.stack.releases import Release, releases
 from autodeploy.stack.software import (
     FORMAT_VALUES,
     KINDS,
@@ -277,3 +278,17 @@ def test_runs_of_selective_recomputation_summed_in_fp32() -> None:
 def test_a_spec_that_names_no_software_is_written_as_before() -> None:
     assert "software" not in spec().model_dump(mode="json")
     assert spec(software="megatron-lm").model_dump(mode="json")["software"]["stack"] == "megatron-lm"
+
+
+@pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
+def test_what_a_certificate_leaves_out_is_launched_and_is_no_feature(release: Release) -> None:
+    flags = [flag for feature in FEATURES.values() if (v := feature.variant(release)) for flag in v.flags]
+    switched = {flag.flag if flag.fixed_value is None else f"{flag.flag} {flag.fixed_value}" for flag in flags}
+    assert all(release.registers(*name.split()) for name in release.not_searched)
+    assert not switched.intersection(release.not_searched)
+
+
+def test_every_name_that_a_certificate_may_leave_out_is_launched_by_some_release() -> None:
+    lists = load_shipped_yaml(files("autodeploy.stack").joinpath("not_searched.yaml").read_text(encoding="utf-8"))
+    launched = {name for release in releases() for name in release.not_searched}
+    assert launched == {name for names in lists.values() for name in names}

@@ -282,7 +282,10 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     add_schedule(arguments, strategy, plan.micro_batches)
     _add_layers(overrides, placed)
     if spec.model.is_moe:
-        _add_dispatcher(arguments, spec, strategy)
+        if arguments.release.has("mindspeed"):
+            _add_dispatcher(arguments, strategy)
+        else:
+            add_dispatch(arguments, spec, strategy)
     add_recompute(arguments, strategy, placed, spec.model)
     add_swap(arguments, strategy, placed, spec.model)
     # An expert tensor-parallel size of 1 says the same as tp-extend-ep.
@@ -293,12 +296,9 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
         arguments.note(Message("exporters.verl_trains_without_multi_token_prediction_unless_actor"))
 
 
-def _add_dispatcher(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:
+def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
     """How tokens reach their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
     dispatcher = strategy.moe_dispatcher or "alltoall"
-    if not arguments.release.has("mindspeed"):
-        add_dispatch(arguments, spec, strategy)
-        return
     if dispatcher not in {"alltoall", "allgather"}:
         arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))
         dispatcher = "alltoall"

@@ -139,6 +139,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
             relaxation=_relaxation(frontier, spec.search.objective) if bound is not None else "",
             gap=gap,
             proved=proved,
+            not_searched=() if context.stack is None else context.stack.not_searched,
         ),
         counts=_counts(searched, frontier),
         timing=Timing(enumerate_s=label.enumerated_s, solve_s=solve_s, total_s=time.monotonic() - label.started),
