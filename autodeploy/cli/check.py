@@ -294,6 +294,7 @@ def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, befor
         cluster=asked.cluster,
         num_npus=asked.num_npus,
         baseline=before,
+        folder=asked.file.parent,
     )
 
 
@@ -319,7 +320,7 @@ def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
     try:
         launch = replace(asked, file=path).read()
     except SpecError as error:
-        return unread_baseline(text, path.name, error, variables_of(asked.settings))
+        return unread_baseline(text, path.name, error, variables_of(asked.settings), path.parent)
     return Baseline(launch=launch, flags=launch.flags, name=path.name)
 
 

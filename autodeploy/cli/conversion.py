@@ -186,7 +186,7 @@ def variables_of(settings: list[str] | None) -> dict[str, str]:
     variables = {}
     for setting in settings or ():
         variable, equals, value = setting.partition("=")
-        if not equals or not variable.isidentifier():
+        if not equals or not (variable.isidentifier() or variable.isdecimal()):
             raise SpecError(
                 Message("common.is_not_of_form", value=repr(setting[:100]), form="NAME=VALUE"),
                 path="--set",

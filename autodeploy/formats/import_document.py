@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.formats.common.import_result import UNNAMED, Imported
 from autodeploy.formats.common.launch_script import refuse_other_configuration
 from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
-from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch
+from autodeploy.formats.megatron.script import import_launch_script, imported_launch
 from autodeploy.formats.mindformers.configuration import import_mindformers, is_mindformers
 from autodeploy.formats.mindspeed_rl import import_mindspeed_rl, is_mindspeed_rl
 from autodeploy.formats.torchtitan.reader import import_torchtitan, is_toml, is_torchtitan, load_toml
@@ -23,7 +24,7 @@ from autodeploy.specs.text_files import MAX_BYTES, MAX_LAUNCH_CHARACTERS, load_j
 if TYPE_CHECKING:
     from autodeploy.specs.diagnostics import Diagnostics
 
-SCRIPT_SUFFIXES = (".sh", ".bash")
+SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 SCRIPT_SIGNS = ("#!/", "torchrun", "actor_rollout_ref.", "--tensor-model-parallel-size", "--num-layers ")
 
 _BOOLEAN_WORD = re.compile(r"\b(?:yes|no|on|off)\b", re.IGNORECASE)
@@ -81,8 +82,11 @@ def import_document(
             return import_verl(text, variables, name, base_dir).with_doubts()
         if is_fsdp2_script(text):
             return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
-        return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
+        return import_launch_script(text, variables, name, _stem(filename), base_dir).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
+    if isinstance(document, Mapping) and is_keyed(document):
+        launch = keyed_launch(document, text, variables or {})
+        return imported_launch(launch, text, name, _stem(filename)).with_doubts()
     imported = _of_mapping(document, text, filename, name, base_dir) if isinstance(document, Mapping) else None
     if imported is None:
         raise SpecError(

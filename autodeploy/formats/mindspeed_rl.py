@@ -22,6 +22,7 @@ from autodeploy.formats.megatron.post_training_launch import (
     DAPO_DROPS,
     MISSING,
     RlLaunch,
+    lines_of_keys,
     model_of,
     refuse_bad_keys,
     rl_launch,
@@ -123,7 +124,7 @@ def import_mindspeed_rl(
     reader = KeyReader({section: document[section] for section in document if section not in (MEGATRON, ACTOR)})
     ranks = reader.number("/cluster/num_npus", "rl_config.actor_resource.num_npus", least=1)
     shape, preset = _shape(keys, base_dir, name, reader)
-    flags = FlagReader(script_of("train_rl.py", _hashable({**shape, **keys}), _lines(text), ranks))
+    flags = FlagReader(script_of("train_rl.py", _hashable({**shape, **keys}), lines_of_keys(text), ranks))
     strategy, layers = read_strategy(flags)
     model = preset or read_model(flags, layers, name, otherwise)
     strategy["features"] = sorted({*strategy["features"], *read_gradient_sums(flags, strategy, adapted=True)})
@@ -178,16 +179,6 @@ def _shape(
 def _hashable(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Only values that an argument can have."""
     return {str(key): value for key, value in keys.items() if isinstance(value, str | int | float | bool | list)}
-
-
-def _lines(text: str) -> dict[str, int]:
-    """Key -> the first line that it stands on."""
-    lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        key, colon, _ = line.strip().partition(":")
-        if colon and not key.startswith("#"):
-            lines.setdefault(key, number)
-    return lines
 
 
 def _whole(reader: KeyReader, field: str, path: str, least: int = 1) -> int:

@@ -57,9 +57,12 @@ def joined(parts: Iterable[str], separator: str = "comma") -> Message:
     return Message(f"list.{separator}", parts=tuple(parts))
 
 
-def at_place(message: str, place: tuple[int, int] | None) -> str:
-    """The message with its line and column before it; as it is without a place."""
-    return message if place is None else Message("common.line_column", line=place[0], column=place[1], message=message)
+def at_place(message: str, place: tuple[int, int] | tuple[int, int, str] | None) -> str:
+    """The message with its line and column before it, and the file that these are of; as it is without a place."""
+    if place is None:
+        return message
+    placed = Message("common.line_column", line=place[0], column=place[1], message=message)
+    return Message("common.place", place=place[2], message=placed) if len(place) > 2 and place[2] else placed
 
 
 def message_or(english: str, key: str) -> str:

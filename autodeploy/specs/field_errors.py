@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from autodeploy.kit.errors import MOST_LISTED, FieldError
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import MOST_HINTS, fault_of, limits_of, one_of, quoted
+from autodeploy.specs.synonyms import synonym_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -159,18 +160,23 @@ def field_errors(
         for item in items:
             if len(branches) < 2 or item not in branches:
                 unknown += item["type"] == "extra_forbidden"
-                message, hint = _fault(item, location, model if unknown <= MOST_HINTS else None)
+                message, hint = _fault(item, location, path, model if unknown <= MOST_HINTS else None)
                 errors.setdefault((path, message), FieldError(path, message, hint))
     rest = len(places) - MOST_LISTED
     return (*errors.values(), *((FieldError("", Message("common.more", count=rest)),) if rest > 0 else ()))
 
 
-def _fault(item: ErrorDetails, location: tuple[int | str, ...], model: type[BaseModel] | None) -> tuple[str, str]:
+def _fault(
+    item: ErrorDetails, location: tuple[int | str, ...], path: str, model: type[BaseModel] | None
+) -> tuple[str, str]:
     """Message and hint of one complaint."""
     message, hint = fault_of(item)
     match item["type"]:
         case "extra_forbidden":
-            hint = did_you_mean(str(location[-1]), _fields_at(model, location)) or Message("common.leave_it_out")
+            hint = synonym_hint(path, item["input"])
+            hint = (
+                hint or did_you_mean(str(location[-1]), _fields_at(model, location)) or Message("common.leave_it_out")
+            )
         case "model_type":
             keys = _fields_at(model, (*location, ""))
             hint = Message("specs.mapping_with", keys=", ".join(keys)) if keys else ""

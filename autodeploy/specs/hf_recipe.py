@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import NO_EFFECT
 from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, TopkMethod
+from autodeploy.specs.synonyms import words_of_fields
 
 if TYPE_CHECKING:
     from autodeploy.specs.hf_config import Reader
@@ -97,9 +98,10 @@ def _router(reader: Reader) -> dict[str, Any]:
             reader.took(_name(field), field, value)
         elif value is not None:
             reader.log.unmodelled(reader.at(field), value, NOT_CARRIED)
-    if reader.raw("router_enable_expert_bias") is True:
-        router["topk_method"] = "noaux_tc"
-        reader.took(_name("topk_method"), "router_enable_expert_bias", True)
+    for key in words_of_fields()["/model/recipe/topk_method"]:
+        if reader.raw(key) is True:
+            router["topk_method"] = "noaux_tc"
+            reader.took(_name("topk_method"), key, True)
     dtype = reader.raw("moe_router_dtype")
     if dtype in DTYPES:
         router["router_dtype"] = DTYPES[str(dtype)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.specs.attention import HCA, INDEXED
@@ -93,7 +92,7 @@ class TorchtitanModel:
 @cache
 def torchtitan_models() -> tuple[TorchtitanModel, ...]:
     """All of them, the one that public configurations use before others of its shape."""
-    text = Path(__file__).with_name("torchtitan_models.yaml").read_text(encoding="utf-8")
+    text = (files("autodeploy.specs") / "torchtitan_models.yaml").read_text(encoding="utf-8")
     return tuple(TorchtitanModel(**row) for row in load_shipped_yaml(text))
 
 

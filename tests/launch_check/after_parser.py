@@ -8,8 +8,13 @@ if TYPE_CHECKING:
     import argparse
 
 
-def after_the_parser(args: argparse.Namespace, world: int) -> str | None:
-    """The refusal, with where it stands in Megatron-LM; None where there is none."""
+def after_the_parser(args: argparse.Namespace, world: int, *, copies_groups: bool) -> str | None:
+    """The refusal, with where it stands in Megatron-LM; None where there is none.
+
+    Parameters
+    ----------
+    copies_groups : whether ranks hold copies of query groups where there are more of them (attention.py of main).
+    """
     experts = getattr(args, "expert_tensor_parallel_size", None) or args.tensor_model_parallel_size
     replicas, micro_batch = args.data_parallel_size, args.micro_batch_size
     model = experts * args.expert_model_parallel_size * args.pipeline_model_parallel_size
@@ -35,7 +40,7 @@ def after_the_parser(args: argparse.Namespace, world: int) -> str | None:
         )
     heads, groups, tensor = args.num_attention_heads, args.num_query_groups, args.tensor_model_parallel_size
     grouped = args.group_query_attention and not getattr(args, "multi_latent_attention", False)
-    if heads % tensor or (grouped and groups % tensor):
+    if heads % tensor or (grouped and groups % tensor and (tensor % groups or not copies_groups)):
         return (
             f"heads {heads}, query groups {groups}: not a multiple of tensor parallel {tensor} "
             "(megatron/core/transformer/transformer_config.py)"

@@ -192,7 +192,7 @@ class Frameworks:
         try:
             with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
                 args = self._validated(argv, world)
-            return after_the_parser(args, world) or "OK"
+            return after_the_parser(args, world, copies_groups="mindspeed" not in self.trees) or "OK"
         except Refused as error:
             return f"parser: {error}"
         except BaseException as error:  # a validator may raise anything, SystemExit too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -288,6 +289,33 @@ def test_bus_bandwidth_is_turned_into_time() -> None:
 )
 def test_bad_benchmarks_are_refused(text: str, message: str) -> None:
     assert message in str(refused(text))
+
+
+@pytest.mark.parametrize("value", ["1e-15", "1e-320", "0.5", "999999999999", "9e11", "1e15", "999999999999999999"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        log_line(1, "{}"),
+        log_line(1, 900.0, tflops="{}"),
+        log_line(1, 900.0) + "\n" + MEMORY.format(rank=0, peak="{}"),
+        log_line(1, 900.0).replace("   16 |", " {} |"),
+        "step_time_s,tp,seq_length\n{},1,2\n",
+        "step_time_s,tp,num_npus\n1,{},{}\n",
+        "step_time_ms,tokens_per_s_per_npu,peak_memory_gib\n5,{},{}\n",
+        TRACE_TITLES + "\n0,1,{},{},0,0,{},0,0,0,0\n",
+        "m,n,k,us\n{},2,3,{}\n",
+        "m,n,k,tflops\n8,8,8,{}\n",
+        HCCL.replace("8192 ", "{} "),
+        HCCL.replace("61.40", "{}"),
+        "op,ranks,bytes,busbw\nall_reduce,8,1000,{}\n",
+        "torch_npu: out of memory. Tried to allocate {} GiB (NPU 0; {} GiB total capacity; {} MiB free)",
+    ],
+)
+def test_whatever_a_file_measures_is_a_document_or_refused(text: str, value: str) -> None:
+    runs: tuple[MeasuredRun, ...] = ()
+    with contextlib.suppress(SpecError):
+        runs = read_measured_text(text.replace("{}", value))
+    assert all(run == type(run).model_validate(run.model_dump()) for run in runs)
 
 
 def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path) -> None:

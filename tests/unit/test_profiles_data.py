@@ -16,7 +16,10 @@ from hardware_profiles.topology import cluster_topology
 if TYPE_CHECKING:
     from autodeploy.specs.measured_run import Collective
 
-NAMES = ("ascend-800t-a2", "cloudmatrix-384", "nvidia-a100-80g", "nvidia-b200", "nvidia-h100", "nvidia-h800")
+NAMES = (
+    *("ascend-800t-a2", "cloudmatrix-384", "nvidia-a100-80g", "nvidia-a800-80g"),
+    *("nvidia-b200", "nvidia-h100", "nvidia-h20", "nvidia-h800"),
+)
 
 
 def published(name: str) -> Profile:

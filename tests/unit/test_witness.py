@@ -10,17 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.witness import verify
 from autodeploy.analysis.witness.compare import differences
 from autodeploy.analysis.witness.documents import Counts, Difference, Message, StageReport, WitnessReport
 from autodeploy.analysis.witness.run import refuse_missing, run_rank
 from autodeploy.analysis.witness.seen import seen_counts
 from autodeploy.analysis.witness.toy import toy_launch
 from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import SpecError
+from hardware_profiles.shipped_yaml import load_shipped_yaml
+from tests.witness import __main__ as witness
 from tests.witness.records import compared, records
 
 pytestmark = pytest.mark.unit
 RECORDS = records()
+PLANS = load_shipped_yaml(witness.PLANS.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
@@ -36,6 +42,15 @@ def test_parameters_order_and_sends_are_exact_in_every_record(record):
     exact = ("parameters", "expert_parameters", "weight_bytes", "gradient_bytes", "optimizer_bytes", "order", "pp send")
     for stage in record.stages:
         assert not [name for name in stage.differs if name.startswith(exact)]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_plan_that_is_run_is_exported_and_read_for_the_release_of_its_record(name):
+    launch = launch_of(import_document(witness.script_of(PLANS[name]), f"{name}.sh"))
+    release = verify.release_of_launch(launch).name
+    (record,) = [each for each in RECORDS if each.name == name]
+    assert release == record.release
+    assert verify.toy_prediction(launch, release)[1].stages == record.stages[-1].counts.stage + 1
 
 
 def test_records_cover_frameworks_schedules_and_exchanges():

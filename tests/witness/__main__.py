@@ -22,30 +22,20 @@ from autodeploy.formats.registry import export
 from autodeploy.search import planner
 from autodeploy.specs.planset import plan_set_of_one
 from autodeploy.specs.reading import read_spec_document
-from autodeploy.stack.releases import release_of
-from hardware_profiles import load_profile
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
 from tests.witness.records import Record, Stage, compared, records
 
 PLANS = Path(__file__).with_name("plans.yaml")
 TIMEOUT_S = 900.0
-NO_MASK = "--no-create-attention-mask-in-dataloader"
 
 
 def script_of(document: dict[str, Any]) -> str:
     """The exported launch of a spec with a strategy."""
     spec = read_spec_document(document)
     plan = planner.estimate(spec)
-    found = plan_set_of_one(factories.plan_set(), spec, plan, spec.search.objective)
-    text = export(found, plan, spec.search.target).text
-    # A launch for Megatron-LM main without this one makes a mask of sequence x sequence for every sample.
-    if (
-        release_of(spec.search.target, load_profile(spec.cluster.profile).vendor).name == "megatron-main"
-        and NO_MASK not in text
-    ):
-        text = text.replace("--use-mcore-models\n", f"--use-mcore-models\n    {NO_MASK}\n")
-    return text
+    found = plan_set_of_one(factories.plan_set().search, spec, plan, spec.search.objective)
+    return export(found, plan, spec.search.target).text
 
 
 def judge() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.megatron.script import read_megatron_launch
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.ranking.explanation import explanation
 from autodeploy.specs.answers import Changes, FieldChange, MovedPart
@@ -13,6 +13,7 @@ from autodeploy.specs.planset import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from autodeploy.analysis.launch_checks.launch import CheckPlanner, Launch
     from autodeploy.specs.planset import Plan
@@ -33,7 +34,13 @@ class Baseline:
     name: str = ""
 
 
-def unread_baseline(text: str, name: str, refusal: SpecError, variables: Mapping[str, str] | None = None) -> Baseline:
+def unread_baseline(
+    text: str,
+    name: str,
+    refusal: SpecError,
+    variables: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Baseline:
     """The flags of a script that nothing can be predicted of.
 
     Raises
@@ -42,7 +49,7 @@ def unread_baseline(text: str, name: str, refusal: SpecError, variables: Mapping
         the refusal, where the text is no script.
     """
     try:
-        script = read_launch_script(text, variables)
+        script, _ = read_megatron_launch(text, variables, base_dir=folder)
     except SpecError:
         raise refusal from None
     return Baseline(flags={flag.name: flag.text for flag in script.flags.values()}, name=name)

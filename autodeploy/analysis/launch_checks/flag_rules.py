@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 # The blank of a sentence for the flags of `require` that are given.
 GIVEN = "given"
 # A layout: the embedding, decoder layers, prediction layers of one entry, the loss.
+OF_SEVERAL: dict[str, Callable[[list[int]], int]] = {
+    "count": len,
+    "first": first_of_set,
+    "greatest": max,
+    "product": math.prod,
+}
 IN_ORDER = re.compile(r"E[t|]*m*\|*L")
 
 
@@ -76,7 +83,9 @@ class FlagValue:
 
     Parameters
     ----------
-    count, first : of comma-separated numbers how many there are, or the one that a set of them begins with.
+    several : of entries with commas or blanks between them the count, the first that a set of them yields, the
+        greatest or the product.
+    has : whether this is one of the entries.
     nested : rows, columns or sum of a list of lists.
     layout : of a pipeline's layout the entries, least (layers of an entry), layers, predictors, how many entries from
         the end they start, or whether it is in_order.
@@ -86,8 +95,8 @@ class FlagValue:
     flags: tuple[str, ...] = ()
     default: Any = None
     word: bool = False
-    count: bool = False
-    first: bool = False
+    several: str = ""
+    has: str = ""
     nested: str = ""
     layout: str = ""
     environment: str = ""
@@ -189,10 +198,11 @@ class FlagValues(Mapping[str, Any]):
             return _of_lists(name, text, value.nested)
         if value.layout:
             return _of_layout(name, text, value.layout)
-        if value.count:
-            return len(text.replace(",", " ").split())
-        if value.first:
-            return first_of_set(int(number[:18]) if number.strip().isdigit() else 0 for number in text.split(","))
+        entries = text.replace(",", " ").split()
+        if value.has:
+            return value.has in entries
+        if value.several:
+            return OF_SEVERAL[value.several]([int(each[:18]) if each.isdigit() else 0 for each in entries] or [0])
         return _number(name, text)
 
     def _default(self, name: str, value: FlagValue) -> Any:

@@ -14,6 +14,7 @@ from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.specs.answers import DEFAULT_REGRESSION, CheckLimits, CheckReport, Compared, Gate, Remedy, Shortage
 from autodeploy.specs.spec import spec_hash
 from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.stack.releases import framework_for
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
@@ -328,7 +329,8 @@ def _judged(launch: Launch, limits: CheckLimits) -> FlagVerdict | None:
     if launch.script is None:
         return None
     search, profile = launch.spec.search, load_profile(launch.spec.cluster.profile)
-    return judge_script(launch.script, search.target, profile, launch.ranks, limits, search.target_release)
+    target = framework_for("megatron", profile.vendor) if launch.script.is_spelled else search.target
+    return judge_script(launch.script, target, profile, launch.ranks, limits, search.target_release)
 
 
 def _best(spec: Spec, plan: Plan, planner: CheckPlanner) -> Compared | None:

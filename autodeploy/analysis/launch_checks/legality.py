@@ -11,7 +11,7 @@ from autodeploy.analysis.launch_checks.flag_rules import FlagValues, broken_flag
 from autodeploy.analysis.launch_checks.launch import ranks_of
 from autodeploy.formats.common.flag_effects import framework_of_flags, unmodelled_reason
 from autodeploy.formats.common.import_result import marked_cluster, release_of_marks
-from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.megatron.script import read_megatron_launch
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message, joined
@@ -24,6 +24,7 @@ from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from autodeploy.analysis.launch_checks.baseline import Baseline
     from autodeploy.formats.common.launch_script import LaunchScript
@@ -84,7 +85,7 @@ def judge_script(
     """
     allowed = frozenset(f"--{flag.lstrip('-')}" for flag in limits.allow_flags)
     target = release_of(framework, chips.vendor, release)
-    broken = [*_unregistered(script, target, allowed), *_values(script, target, allowed)]
+    broken = [] if script.is_spelled else [*_unregistered(script, target, allowed), *_values(script, target, allowed)]
     broken += broken_flag_rules(
         FlagValues(script, ranks, chips.generation), frozenset({target.name, *target.components})
     )
@@ -156,6 +157,7 @@ def check_unread(
     num_npus: int | None = None,
     baseline: Baseline | None = None,
     own_profiles: bool = True,
+    folder: Path | None = None,
 ) -> CheckReport:
     """The report of a script that no spec could be made of, where it breaks a rule that says why it can't start.
 
@@ -163,6 +165,7 @@ def check_unread(
     ----------
     refusal : why there is no spec.
     own_profiles : whether the cluster may be a file; not for a request from the network.
+    folder : where files are looked for that the script names.
 
     Raises
     ------
@@ -171,7 +174,7 @@ def check_unread(
     """
     refuse_unknown_rules(limits.allow_rules)
     try:
-        script = read_launch_script(text, variables)
+        script, _ = read_megatron_launch(text, variables, base_dir=folder)
     except SpecError:
         raise refusal from None
     own = marked_cluster(text) or {}

@@ -14,6 +14,7 @@ from autodeploy.specs.model import HiddenAct, NormLayout
 from autodeploy.specs.presets import preset_names
 from autodeploy.specs.spec import vendor_of
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.releases import framework_for, releases
 from autodeploy.stack.software import Run, unnamed_features
 from hardware_profiles import list_profiles, load_profile
@@ -142,7 +143,7 @@ class Imported:
         A script that names no release is of a framework that has one for the chips, whatever its flags look like.
         """
         search = document.get("search", {})
-        if self.kind == "launch-script" and "target_release" not in search:
+        if self.kind == "launch-script" and search.get("target") != UNRESTRICTED and "target_release" not in search:
             document = document | {"search": {**search, "target": framework_for(search["target"], vendor_of(profile))}}
         if self.kind in LAUNCH_FILES and self.plan_id is None:
             document = self._with_unnamed(document, profile)

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import known_flags
 from autodeploy.formats.shell.follow import Followed, follow
-from autodeploy.formats.shell.values import Run, Value, WordBuilder
+from autodeploy.formats.shell.slurm import slurm_job
+from autodeploy.formats.shell.values import Run, Value, WordBuilder, line_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
-from autodeploy.messages import Message, at_place
+from autodeploy.messages import Message, at_place, joined
 from autodeploy.specs.diagnostics import not_modelled
 from autodeploy.specs.text_files import refuse_framework
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def refuse_next_chip(script: LaunchScript, text: str, name: str) -> None:
     for flag, formats in FORMATS.items():
         given = script.flags.get(flag)
         if given is not None and given.text.strip().lower() in formats:
-            _refuse(f"{flag} {given.text.strip()}", (given.line, given.column))
+            _refuse(f"{flag} {given.text.strip()}", given.at)
     for word in (name, *_LOG.findall(text)):
         refuse_name(word)
 
@@ -89,7 +91,7 @@ def refuse_name(word: str) -> None:
         _refuse(word[:120])
 
 
-def _refuse(by: str, place: tuple[int, int] | None = None) -> None:
+def _refuse(by: str, place: tuple[int, int, str] | None = None) -> None:
     raise UnsupportedError(
         at_place(not_modelled("Ascend 950", by), place),
         path="/cluster",
@@ -108,6 +110,10 @@ FLAGS: dict[str, str] = {
     "--qlora-save-dequantize": LORA,
     "--perform-rl-step": RL,
     "--grpo-group-size": RL,
+    "--rollout-batch-size": RL,
+    "--deepspeed": "Megatron-DeepSpeed",
+    "--deepspeed-config": "Megatron-DeepSpeed",
+    "--zero-stage": "Megatron-DeepSpeed",
     "--qad-enable": "distillation",
     "--use-torch-fsdp2": FSDP2,
     "--fsdp2-config-path": FSDP2,
@@ -169,6 +175,17 @@ PROGRAMS: dict[str, str] = {
     "pretrain_mamba.py": "training of state-space layers",
     "pretrain_hybrid.py": "training of state-space layers",
 }
+# Commands that start other trainers, whatever their arguments are.
+LAUNCHERS: dict[str, str] = {
+    "deepspeed": "DeepSpeed",
+    "llamafactory-cli": "LLaMA-Factory",
+    "swift": "ms-swift without Megatron",
+    "axolotl": "Axolotl",
+    "accelerate": "Accelerate",
+    "colossalai": "Colossal-AI",
+    "nemo": "NeMo's command line",
+    "xtuner": "XTuner",
+}
 _RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
 _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's
 
@@ -188,10 +205,10 @@ def refuse_other_training(script: LaunchScript) -> None:
     for flag, what in (elsewhere | FLAGS).items():
         if flag in script.flags:
             given = script.flags[flag]
-            raise refused(what, flag, (given.line, given.column))
+            raise refused(what, flag, given.at)
     if stage is not None and not tunes:
         what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
-        raise refused(what, f"--stage {stage.text[:40]}", (stage.line, stage.column))
+        raise refused(what, f"--stage {stage.text[:40]}", stage.at)
     if not (tunes and script.program.rpartition("/")[2] == TUNING_PROGRAM):
         refuse_program([script.program])
 
@@ -208,6 +225,21 @@ def refuse_program(words: Iterable[str]) -> None:
         program = word.rpartition("/")[2]
         if program in PROGRAMS:
             raise refused(PROGRAMS[program], program)
+
+
+def refuse_launcher(commands: Iterable[Sequence[Value]]) -> None:
+    """Refuses commands that start another trainer than those whose flags are read.
+
+    Raises
+    ------
+    UnsupportedError
+        with the name of the trainer.
+    """
+    for words in commands:
+        for word in words[:2]:
+            launcher = word.text.rpartition("/")[2]
+            if launcher in LAUNCHERS and not word.unknown:
+                raise refused(LAUNCHERS[launcher], launcher)
 
 
 def refuse_other_configuration(document: Mapping[str, Any]) -> None:
@@ -230,7 +262,9 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
     refuse_framework(document)
 
 
-def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str = "/training/kind") -> UnsupportedError:
+def refused(
+    what: str, by: str, place: tuple[int, int, str] | None = None, path: str = "/training/kind"
+) -> UnsupportedError:
     """The error that names what a launch does, and the word of the file that says so."""
     nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
     message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
@@ -241,12 +275,17 @@ def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str 
 BUNDLE = re.compile(r"\$\{?([@*]|\w*(?:ARGS|OPTS|OPTIONS|FLAGS))(?:\[[@*]\])?\}?", re.IGNORECASE)
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 LAUNCHER_OPTIONS = {
+    **dict.fromkeys(("--ntasks-per-node",), "ranks_per_node"),
+    **dict.fromkeys(("--nodes", "-N"), "nodes"),
+    **dict.fromkeys(("--ntasks", "-n", "-np"), "ranks"),
     "--nproc_per_node": "ranks_per_node",
     "--nproc-per-node": "ranks_per_node",
     "--local_worker_num": "ranks_per_node",
     "--nnodes": "nodes",
     "--worker_num": "ranks",
 }
+PRINTED = frozenset({"echo", "printf"})
+FRONT_DOORS = [["megatron", task] for task in ("pt", "sft", "rlhf")]
 SHAPE = frozenset({"--num-layers", "--hidden-size", "--num-attention-heads"})
 
 
@@ -258,6 +297,12 @@ class GivenFlag:
     values: tuple[Value, ...]
     line: int
     column: int
+    file: str = ""
+
+    @property
+    def at(self) -> tuple[int, int, str]:
+        """Line, column and file."""
+        return self.line, self.column, self.file
 
     @property
     def text(self) -> str:
@@ -272,23 +317,28 @@ class GivenFlag:
     @property
     def place(self) -> str:
         """The place as messages name it."""
-        return f"line {self.line}: {self.name}"
+        return f"{line_of(self.at)}: {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchScript:
     """What one launch command says: `flags` in order, the last one of each name; `repeated` are earlier ones.
 
-    `given` are the variables that were set from outside, `notes` what was not followed, with its line, `unset` the
-    variables for flags that the script nowhere sets.
+    `is_spelled` is whether they are another program's words, which its own parser reads, in Megatron's flags.
+    `environment` are settings that a prediction may rest on, `variables` all that the launch's environment has,
+    `given` are the variables that were set from outside, `notes` what was not followed, with its place, `unset` the
+    variables for flags that the script nowhere sets, `asked_ranks` those of the job that its header asks for.
     """
 
     program: str
     flags: Mapping[str, GivenFlag]
+    is_spelled: bool = False
     repeated: tuple[GivenFlag, ...] = ()
     launcher: Mapping[str, int] = field(default_factory=dict)
+    asked_ranks: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[tuple[int, str], ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
 
@@ -296,42 +346,45 @@ class LaunchScript:
     def ranks(self) -> int | None:
         """Processes of the whole launch, where the script says so."""
         given = self.launcher
-        if "ranks" in given:
-            return given["ranks"]
-        if "ranks_per_node" in given:
+        if given.get("ranks_per_node", 1) > 1 and "ranks" not in given:
             return given["ranks_per_node"] * given.get("nodes", 1)
-        return None
+        return given.get("ranks") or self.asked_ranks or given.get("ranks_per_node")
 
 
-def read_launch_script(text: str, variables: Mapping[str, str] | None = None) -> LaunchScript:
+def read_launch_script(
+    text: str, variables: Mapping[str, str] | None = None, folder: Path | None = None
+) -> LaunchScript:
     """Reads a launch script; it is never run.
 
     Parameters
     ----------
     text : the script.
     variables : values of variables, as the environment of the script would set them.
+    folder : where files are looked for that it names.
 
     Raises
     ------
     SpecError
         with line and column where the script is not well formed; where it starts no training that is understood.
     """
-    followed = follow(text, variables)
+    followed = follow(text, variables, folder)
     words, place = _training_words(followed)
     unset = {match[1]: None for word in words if word.unknown and (match := BUNDLE.fullmatch(word.text))}
     words = [word for word in words if not (word.unknown and BUNDLE.fullmatch(word.text))]
-    before, program, after = _cut_at_program(words)
+    before, program, after = ([], place, words[2:]) if front_door(words) else _cut_at_program(words)
     flags, repeated = _flags(followed, after)
     launcher, _ = _flags(followed, before)
     recognised = environment_variables()
-    environment = {name: value.text for name, value in followed.environment.items() if name in recognised}
-    notes = tuple((followed.source.place(offset)[0], note) for offset, note in followed.notes)
+    exported = {name: value.text for name, value in followed.environment.items()}
+    notes = tuple((line_of(followed.source.place(offset)), note) for offset, note in followed.notes)
     return LaunchScript(
         program=program or place,
         flags=flags,
         repeated=repeated,
         launcher=_launcher(launcher),
-        environment=environment,
+        asked_ranks=slurm_job(text).ranks,
+        environment={name: text for name, text in exported.items() if name in recognised},
+        variables=exported,
         notes=notes,
         given=variables or {},
         unset=tuple(unset),
@@ -345,7 +398,11 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
     def understood(words: Sequence[Value]) -> int:
         return sum(word.text in flags for word in words)
 
-    best = max((words for _, words in followed.commands), key=understood, default=[])
+    front = next((words for _, words in followed.commands if front_door(words)), None)
+    if front is not None:
+        return front, front_door(front)
+    started = (words for _, words in followed.commands if words[0].text not in PRINTED)
+    best = max(started, key=understood, default=[])
     if _has_shape(best):
         return best, ""
     kept_words: list[Value] = []
@@ -357,10 +414,20 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
     if _has_shape(kept_words):
         return kept_words, "its variables"
     refuse_program(word.text for _, words in followed.commands for word in words)
+    refuse_launcher(words for _, words in followed.commands)
+    absent = joined(dict.fromkeys(name[:80] for name in followed.absent[:5]))
     raise SpecError(
         Message("common.missing", word=", ".join(sorted(SHAPE))),
-        hint=Message("importers.give_script_with_command"),
+        hint=Message("importers.put_files_beside", files=absent)
+        if absent
+        else Message("importers.give_script_with_command"),
     )
+
+
+def front_door(words: Sequence[Value]) -> str:
+    """The program and task of a command that takes a model's name for its shape; nothing of another command."""
+    texts = [word.text.rpartition("/")[2] for word in words[:2]]
+    return " ".join(texts) if texts in FRONT_DOORS else ""
 
 
 def _has_shape(words: Sequence[Value]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -61,6 +62,8 @@ class FlagReader:
         text = self.text(flag, field)
         if text is None:
             return None
+        if re.fullmatch(r"-?\d+(?:_\d+)+", text):
+            text = text.replace("_", "")  # as Python's int() reads it
         sign = text.removeprefix("-")
         if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
             limits = {"value": repr(text[:40]), "least": -MAX_NUMBER, "most": MAX_NUMBER}
@@ -106,7 +109,7 @@ class FlagReader:
         """Refuses the script at the flag's place."""
         given = self.script.flags[flag]
         raise SpecError(
-            at_place(Message("common.place", place=flag, message=message), (given.line, given.column)),
+            at_place(Message("common.place", place=flag, message=message), given.at),
             hint=hint,
         )
 
@@ -116,7 +119,7 @@ class FlagReader:
         raise UnsupportedError(
             at_place(
                 not_modelled(mechanism, flag),
-                (given.line, given.column),
+                given.at,
             ),
             path="/model",
             hint=Message("importers.plan_model_of_same_size_without_it"),
@@ -159,8 +162,8 @@ class FlagReader:
             self.log.doubt(
                 "", f"${variable}", Message("importers.is_set_nowhere_in_script_read_as_empty", name=variable)
             )
-        for line, note in self.script.notes:
-            self.log.ignore(f"line {line}", "", note)
+        for place, note in self.script.notes:
+            self.log.ignore(place, "", note)
         return tuple(kept)
 
 

@@ -369,7 +369,7 @@ def import_fsdp2_script(
         where the file that the script names is not there, or a value can't be read.
     """
     refuse_name(otherwise)
-    followed = follow(text, variables)
+    followed = follow(text, variables, base_dir)
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:
         raise SpecError(

@@ -8,6 +8,7 @@ ranks, bytes and one of time_us, algbw, busbw. Operation and ranks stand in the 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import re
@@ -15,8 +16,11 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
+from pydantic import ValidationError
+
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
+from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.measured_run import Collective, CollectivePoint, GemmPoint, MeasuredRun
 
 if TYPE_CHECKING:
@@ -53,6 +57,15 @@ class TableRow:
         """The positive number in a column; None where the cell is empty or absent."""
         text = self.cells.get(column, "").strip()
         return positive(text, self.line, column) * scale if text else None
+
+
+@contextlib.contextmanager
+def within_documents() -> Iterator[None]:
+    """Refuses numbers that a text may state and no document of a measurement takes, by the fields of the document."""
+    try:
+        yield
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error)) from error
 
 
 def bad_line(line: int, message: str, hint: str = "") -> SpecError:

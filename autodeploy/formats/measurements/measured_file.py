@@ -21,6 +21,7 @@ from autodeploy.formats.measurements.benchmark_tables import (
     steady,
     table_rows,
     whole,
+    within_documents,
 )
 from autodeploy.formats.measurements.profiler_tables import is_step_trace, read_step_trace
 from autodeploy.kit.errors import SpecError
@@ -289,6 +290,7 @@ def read_measured_file(path: Path, *, op: str | None = None, ranks: int | None =
         return read_measured_text(text, op=op, ranks=ranks)
 
 
+@within_documents()
 def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = None) -> tuple[MeasuredRun, ...]:
     """The runs in a text, of whichever kind it is.
 

@@ -17,6 +17,7 @@ from autodeploy.formats.measurements.benchmark_tables import (
     lines_of,
     number,
     table_rows,
+    within_documents,
 )
 from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES as MAX_STEP_TRACE
 from autodeploy.kit.errors import SpecError
@@ -530,6 +531,7 @@ class ProfilerOutput:
     memory: MemoryTrace | None
 
     @property
+    @within_documents()
     def products(self) -> MeasuredRun | None:
         """The matrix multiplications with known shapes, each with its mean time; None without any."""
         if self.kernels is None:
@@ -543,6 +545,7 @@ class ProfilerOutput:
         return MeasuredRun(source="gemm_benchmark", gemm=tuple(points[:10_000])) if points else None
 
 
+@within_documents()
 def read_profiler_output(folder: Path) -> ProfilerOutput:
     """The tables of a rank's folder, which may be the one above it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import profile_of, release_of_spec
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # What readers of post-training launches share.
 _MARK = re.compile(r"\brl_(prompt_mean|response_mean|response_cv|prompt_correlation|token_count)=([\w.+-]{1,40})")
+_HOLE = re.compile(r"\$\{([\w.]+)\}")
 NO_MEAN = Message("importers.file_says_longest_responses_alone_all_are_taken")
 SAME_SHAPE = {"deepseekr1": "deepseekv3"}
 # Words of a name that leave its model's shape alone.
@@ -80,36 +82,66 @@ def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, p
     from autodeploy.specs.hf_config import read_hf_config
     from autodeploy.specs.text_files import load_json, read_text
 
-    named = [name for name in names if name]
-    for name in named if base_dir is not None else ():
-        config = base_dir / name / "config.json" if base_dir is not None else None
-        if config is not None and not name.startswith("/") and ".." not in name and config.is_file():
-            model, _ = read_hf_config(load_json(read_text(config)), name.rstrip("/").rpartition("/")[2])
-            log.take(place, "/model", name)
-            return model.model_dump(mode="json", exclude_unset=True)
+    named = [name.rstrip("/") for name in names if name]
     preset = preset_named(*named)
+    lasts = [name.rpartition("/")[2] for name in named]
+    places = [*named, *lasts, *([] if preset else [""])] if named else []  # one beside the file is of any model
+    for folder in places if base_dir is not None else ():
+        config = base_dir / folder / "config.json" if base_dir is not None else None
+        if config is not None and not folder.startswith("/") and ".." not in folder and config.is_file():
+            model, _ = read_hf_config(load_json(read_text(config)), (folder or named[0]).rpartition("/")[2])
+            log.take(place, "/model", folder or config.name)
+            return model.model_dump(mode="json", exclude_unset=True)
     if preset is None:
         shown = ", ".join(name[:60] for name in named) or "none"
+        near = get_close_matches(lasts[0].lower() if lasts else "", preset_names(), n=3, cutoff=0.5)
+        put = Message("importers.put_config_beside")
         raise SpecError(
             Message("importers.no_preset_for", names=shown),
             path="/model",
-            hint=Message("importers.set_it", option="--name qwen3-8b"),
+            hint=joined((put, Message("importers.nearest_presets", names=", ".join(near))), "semicolon")
+            if near
+            else put,
         )
     log.take(place, "/model", preset)
     return load_preset(preset).model_dump(mode="json", exclude_unset=True)
 
 
-def flags_of_keys(keys: Mapping[str, Any], lines: Mapping[str, int]) -> dict[str, GivenFlag]:
-    """Keys as the flags that Megatron's parser reads: `a_b: 4` is `--a-b 4`; true is the flag alone, false is none."""
+def lines_of_keys(text: str) -> dict[str, int]:
+    """Key -> the first line that it stands on."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        key, colon, _ = line.strip().partition(":")
+        if colon and not key.startswith("#"):
+            lines.setdefault(key, number)
+    return lines
+
+
+def flags_of_keys(
+    keys: Mapping[str, Any], lines: Mapping[str, int], variables: Mapping[str, str] | None = None
+) -> dict[str, GivenFlag]:
+    """Keys as the flags that Megatron's parser reads: `a_b: 4` is `--a-b 4`; true is the flag alone, false is none.
+
+    variables : values of `${NAME}` in texts; one that is not there stays unknown.
+    """
     flags = {}
     for name, value in keys.items():
         if value is None or value is False:
             continue
-        flag, line = f"--{name.replace('_', '-')}", lines.get(name, 1)
+        flag = f"--{name.removeprefix('--').replace('_', '-')}"
         given = [] if value is True else value if isinstance(value, list) else [value]
-        words = tuple(Value((Run(str(each), 0),)) for each in given)
-        flags[flag] = GivenFlag(flag, words, line, 1)
+        words = tuple(_value(str(each), variables) for each in given)
+        flags[flag] = GivenFlag(flag, words, lines.get(name, 1), 1)
     return flags
+
+
+def _value(text: str, variables: Mapping[str, str] | None) -> Value:
+    runs, end = list[Run](), 0
+    for match in _HOLE.finditer(text) if variables is not None else ():
+        known = (variables or {}).get(match[1])
+        hole = Run(known or "", 0, "" if known is not None else f"${match[1][:60]}")
+        runs, end = [*runs, Run(text[end : match.start()], 0), hole], match.end()
+    return Value(tuple(run for run in (*runs, Run(text[end:], 0)) if run.text or run.unknown))
 
 
 def script_of(program: str, keys: Mapping[str, Any], lines: Mapping[str, int], ranks: int | None) -> LaunchScript:

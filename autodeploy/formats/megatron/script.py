@@ -17,6 +17,7 @@ from autodeploy.formats.common.launch_script import read_launch_script, refuse_n
 from autodeploy.formats.common.value_readers import FlagReader
 from autodeploy.formats.megatron.launch import NO_MASK
 from autodeploy.formats.megatron.model import CAPACITY, read_model
+from autodeploy.formats.megatron.post_training_launch import model_of
 from autodeploy.formats.megatron.recipe_reader import read_training_recipe
 from autodeploy.formats.megatron.strategy import (
     ALLOCATORS,
@@ -25,15 +26,20 @@ from autodeploy.formats.megatron.strategy import (
     read_optimizer,
     read_strategy,
 )
+from autodeploy.formats.megatron.swift import is_swift, model_named, spelled
 from autodeploy.formats.megatron.tuning import read_tuning
 from autodeploy.messages import Message
+from autodeploy.specs.diagnostics import DiagnosticsLog
 from autodeploy.specs.tuning import SEQUENCES_OF_A_PAIR
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
+    from autodeploy.formats.common.launch_script import LaunchScript
     from autodeploy.stack.releases import Release
 
 LEAST_MASK_GIB = 1 / 64  # of a micro batch, that is worth a word: 4,096 tokens
@@ -42,7 +48,11 @@ PACKED = ("--reset-attention-mask", "--reset-position-ids", "--neat-pack")  # mo
 
 
 def import_launch_script(
-    text: str, variables: Mapping[str, str] | None = None, name: str | None = None, otherwise: str = UNNAMED
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    name: str | None = None,
+    otherwise: str = UNNAMED,
+    base_dir: Path | None = None,
 ) -> Imported:
     """The spec that a launch script runs.
 
@@ -53,18 +63,26 @@ def import_launch_script(
     name : the model's name; absent, that of the preset with the same shape, or what the script calls its tokenizer
         or checkpoint.
     otherwise : the name of a model that has none of these.
+    base_dir : where files are looked for that the script names.
 
     Raises
     ------
     SpecError
         with line and column, or the field of the spec that the script leaves open.
     """
-    script = read_launch_script(text, variables)
+    script, named = read_megatron_launch(text, variables, name, base_dir)
+    return imported_launch(script, text, name, otherwise, named)
+
+
+def imported_launch(
+    script: LaunchScript, text: str, name: str | None, otherwise: str, named: Mapping[str, Any] | None = None
+) -> Imported:
+    """The spec of a launch whose flags were read from a text; `named` is its model, where no flags spell it out."""
     refuse_next_chip(script, text, otherwise)
     refuse_other_training(script)
     reader = FlagReader(script)
     strategy, layers = read_strategy(reader)
-    model = read_model(reader, layers, name, otherwise)
+    model = dict(named) if named else read_model(reader, layers, name, otherwise)
     ranks = _ranks(reader, strategy)
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks, model)}
     take_marks(text, document, strategy, reader.log)
@@ -79,7 +97,7 @@ def import_launch_script(
     adapted = all(each.has("mindspeed") for each in could_be)
     sums = read_gradient_sums(reader, strategy, adapted=adapted)
     strategy["features"] = sorted({*strategy["features"], *sums})
-    search = {"target": target} | _search(reader)
+    search = {"target": UNRESTRICTED if script.is_spelled else target} | _search(reader)
     if release is not None and not release.is_default:
         search["target_release"] = release.name
     document |= {"search": search, "strategy": strategy} | _run(reader)
@@ -100,6 +118,18 @@ def import_launch_script(
         flags={flag.name: flag.text for flag in script.flags.values()},
         script=script,
     )
+
+
+def read_megatron_launch(
+    text: str, variables: Mapping[str, str] | None = None, name: str | None = None, base_dir: Path | None = None
+) -> tuple[LaunchScript, Mapping[str, Any]]:
+    """The launch in Megatron's flags, and its model where that is named alone. As `import_launch_script`."""
+    script = read_launch_script(text, variables, base_dir)
+    if not is_swift(script):
+        return script, {}
+    at = model_named(script)
+    model = model_of([name or "", at.text], base_dir, DiagnosticsLog(), at.place)
+    return spelled(script, model), model
 
 
 def _doubt_mask(reader: FlagReader, samples: int, sequence: int | None, could_be: Sequence[Release]) -> None:

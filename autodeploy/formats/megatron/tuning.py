@@ -55,7 +55,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     problem = unmodelled_with_adapters(model.get, targets)
     if problem is not None:
         given = reader.script.flags["--lora-target-modules"]
-        raise UnsupportedError(at_place(problem, (given.line, given.column)), path="/training/lora")
+        raise UnsupportedError(at_place(problem, given.at), path="/training/lora")
     sizes = {}
     for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
         number = reader.number(flag, f"/training/lora/{field}")
@@ -80,7 +80,7 @@ def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     problem = unmodelled_with_reference(model.get)
     if problem is not None:
         given = reader.script.flags["--stage"]
-        raise UnsupportedError(at_place(problem, (given.line, given.column)), path="/training/kind")
+        raise UnsupportedError(at_place(problem, given.at), path="/training/kind")
     reader.switch("--is-pairwise-dataset", "/training/kind")
     reader.text("--ref-model", "/training/dpo")
     fields = {

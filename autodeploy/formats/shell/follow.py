@@ -8,13 +8,26 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from autodeploy.formats.shell.expansion import Variables
+from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.formats.shell.statements import StatementReader
-from autodeploy.formats.shell.values import Choice, Command, Condition, Function, NotFollowed, Run, Text, Value
+from autodeploy.formats.shell.values import (
+    Choice,
+    Command,
+    Condition,
+    Function,
+    NotFollowed,
+    Run,
+    Text,
+    Value,
+    joined,
+    line_of,
+)
 from autodeploy.messages import Message
-from autodeploy.specs.text_files import MAX_DEPTH
+from autodeploy.specs.text_files import MAX_DEPTH, MAX_LAUNCH_CHARACTERS, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from autodeploy.formats.shell.values import Statement, Word
 
@@ -83,6 +96,11 @@ ARGUMENTS = ("@", "*")
 TESTS = frozenset({"[", "test"})
 MAX_COMMANDS = 20_000
 MAX_ARGUMENTS = 1_000
+SHELLS = frozenset({"bash", "sh"})
+# Commands that start a script or a shell behind them.
+STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "env"}
+CARRIED_OUT = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})  # before a text
+SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
@@ -90,7 +108,8 @@ _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 class Followed:
     """What a script does, as far as that can be said without running it.
 
-    `commands` are the words of each command in order; `notes` pairs of an offset and what was not followed there.
+    `commands` are the words of each command in order; `notes` pairs of an offset and what was not followed there;
+    `absent` the names of files that it takes its settings from and that are not beside it.
     """
 
     source: StatementReader
@@ -98,10 +117,16 @@ class Followed:
     environment: dict[str, Value] = field(default_factory=dict)
     commands: list[tuple[int, list[Value]]] = field(default_factory=list)
     notes: list[tuple[int, str]] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
 
 
-def follow(text: str, given: Mapping[str, str] | None = None) -> Followed:
-    """Reads and follows a script; `given` are variables set from outside.
+def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | None = None) -> Followed:
+    """Reads and follows a script, and those that it reads or starts.
+
+    Parameters
+    ----------
+    given : variables set from outside; `1` is the first argument.
+    folder : where files are looked for that the script names; absent, none is read.
 
     Raises
     ------
@@ -110,11 +135,13 @@ def follow(text: str, given: Mapping[str, str] | None = None) -> Followed:
     """
     source = StatementReader(text)
     statements = source.script()
-    variables = Variables(source, given or {})
-    follower = _Follower(Followed(source, variables), set(given or {}))
+    job = slurm_job(text).variables
+    variables = Variables(source, {**job, **(given or {})})
+    follower = _Follower(Followed(source, variables), set(given or {}), folder)
+    follower.take_arguments(given or {})
     follower.run(statements)
     followed = follower.followed
-    refused = {(source.place(offset)[0], text[:60]): offset for offset, text in reversed(variables.refused)}
+    refused = {(source.place(offset)[::2], text[:60]): offset for offset, text in reversed(variables.refused)}
     for (_, text), offset in refused.items():  # of one line once
         followed.notes.append((offset, Message("importers.is_not_carried_out_its_value_stays_unknown", text=text)))
     followed.notes = sorted(set(followed.notes))
@@ -122,10 +149,12 @@ def follow(text: str, given: Mapping[str, str] | None = None) -> Followed:
 
 
 class _Follower:
-    def __init__(self, followed: Followed, fixed: set[str]) -> None:
+    def __init__(self, followed: Followed, fixed: set[str], folder: Path | None) -> None:
         self.followed = followed
         self.variables = followed.variables
         self._fixed = fixed
+        self._folder = folder
+        self._files: dict[Path, Sequence[Statement]] = {}
         self._functions: dict[str, Sequence[Statement]] = {}
         self._depth = 0
         self._count = 0
@@ -223,7 +252,9 @@ class _Follower:
         if name in TESTS:
             return truth(words)
         if name in self._functions:
-            return self._call(name, words[1:], command.offset)
+            return self._call(self._functions[name], words[1:], command.offset)
+        if self._runs_other(words, command.offset):
+            return None
         if name == "export":
             for word in words[1:]:
                 if (assigned := self.variables.known(word.text)) is not None:
@@ -257,21 +288,96 @@ class _Follower:
             self.variables.assign(name, Value((run,)), appends=False)
         return True
 
-    def _call(self, name: str, arguments: list[Value], offset: int) -> bool | None:
-        """A function with its own `$1`, `$@` and `$#`; those of the caller are back afterwards."""
+    def take_arguments(self, given: Mapping[str, str]) -> None:
+        """Sets the script's own arguments where some of them were given by number; the others stay unknown."""
+        numbers = [int(name) for name in given if name.isdigit() and name != "0"]
+        if numbers and max(numbers) <= MAX_ARGUMENTS:
+            places = (str(number) for number in range(1, max(numbers) + 1))
+            runs = (Run(given.get(place, ""), 0, "" if place in given else f"${place}") for place in places)
+            self._set_arguments([Value((run,)) for run in runs], 0)
+
+    def _runs_other(self, words: list[Value], offset: int) -> bool:
+        """Follows what a command reads or starts: another script, or a text; false where it does neither."""
+        name = words[0].text if words else ""
+        if name in {"source", "."} and len(words) > 1:
+            if (statements := self._file(words[1], offset)) is not None:
+                self._nested(statements, offset)
+            return True
+        if name == "eval" and len(words) > 1:
+            self._nested(self._text(words[1:], offset), offset)
+            return True
+        if name.rpartition("/")[2] not in STARTERS and not name.endswith(SCRIPT_SUFFIXES):
+            return False
+        texts = [word.text for word in words]
+        for index, text in enumerate(texts):
+            if text in CARRIED_OUT and index and texts[index - 1].rpartition("/")[2] in SHELLS and words[index + 1 :]:
+                self._start(self._text(words[index + 1 : index + 2], offset), words[index + 3 :], offset)
+                return True
+            if text.endswith(SCRIPT_SUFFIXES):
+                if (statements := self._file(words[index], offset)) is not None:
+                    self._start(statements, words[index + 1 :], offset)
+                return statements is not None
+            if text.endswith(".py"):
+                break
+        return False
+
+    def _text(self, words: list[Value], offset: int) -> Sequence[Statement]:
+        """Statements of a text that is carried out; what of it is not known stays so."""
+        text = ""
+        for run in joined(words).runs:
+            if run.unknown:
+                hole = f"__{len(self.variables.scalars)}"
+                self.variables.scalars[hole] = Value((run,))
+                text += f"${{{hole}}}"
+            else:
+                text += run.text
+        source = self.followed.source
+        source.append(text, line_of(source.place(offset)))
+        return source.script()
+
+    def _file(self, name: Value, offset: int) -> Sequence[Statement] | None:
+        """Statements of a file beside the script; its name may begin with folders that are not known."""
+        known = [run.text for run in name.runs]
+        last = max((index for index, run in enumerate(name.runs) if run.unknown), default=-1)
+        place = "".join(known[last + 1 :]).lstrip("/") if last >= 0 else name.text
+        path = self._folder / place if self._folder is not None and place else None
+        if path is None or not path.is_file():
+            self.followed.absent.append(place or name.text)
+            self.followed.notes.append((offset, Message("importers.absent_file", file=(place or name.text)[:80])))
+            return None
+        if path not in self._files:
+            self.followed.source.append(read_text(path, MAX_LAUNCH_CHARACTERS), place)
+            self._files[path] = self.followed.source.script()
+        return self._files[path]
+
+    def _start(self, statements: Sequence[Statement], arguments: list[Value], offset: int) -> None:
+        """A shell of its own, which sees what is exported and its own arguments, and leaves nothing behind."""
+        variables, functions = self.variables, self._functions
+        scalars, arrays = variables.scalars, variables.arrays
+        exported = {name: value for name, value in scalars.items() if name in self._fixed}
+        variables.scalars, variables.arrays, self._functions = exported | self.followed.environment, {}, {}
+        self._call(statements, arguments, offset)
+        variables.scalars, variables.arrays, self._functions = scalars, arrays, functions
+
+    def _nested(self, statements: Sequence[Statement], offset: int) -> bool | None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.followed.source.error(offset, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+        status = self.run(statements)
+        self._depth -= 1
+        return status
+
+    def _call(self, body: Sequence[Statement], arguments: list[Value], offset: int) -> bool | None:
+        """A function or script with its own `$1`, `$@` and `$#`; those of the caller are back afterwards."""
         if len(arguments) > MAX_ARGUMENTS:
             raise self.followed.source.error(offset, Message("field_fault.at_most_entries", bound=f"{MAX_ARGUMENTS:,}"))
         scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
         arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
         self._set_arguments(arguments, offset)
-        status = self.run(self._functions[name])
+        status = self._nested(body, offset)
         self._forget_arguments()
         self.variables.scalars |= scalars
         self.variables.arrays |= arrays
-        self._depth -= 1
         return status
 
     def _set_arguments(self, arguments: list[Value], offset: int) -> None:

@@ -45,6 +45,11 @@ _IN_QUOTES = re.compile(r'[^"\\$`]+')
 _IN_OPERAND = re.compile(r"[^}\\'\"$`]+")
 
 
+def _starts(text: str, offset: int) -> list[int]:
+    """Offsets at which lines begin."""
+    return [offset, *(offset + match.end() for match in re.finditer("\n", text))]
+
+
 class WordReader:
     """Reads words of one text, from `position` on."""
 
@@ -54,12 +59,22 @@ class WordReader:
         self.position = 0
         self._depth = 0
         self._words = 0
-        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._starts = _starts(text, 0)
+        self._files = [(0, "")]
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """Line and column, both from 1."""
+    def append(self, text: str, file: str) -> None:
+        """Goes on with another file, whose name is told with every place in it."""
+        refuse_long(self.text + text, MAX_LAUNCH_CHARACTERS)
+        self.position = len(self.text) + 1
+        self.text += f"\n{text}"
+        self._starts += _starts(text, self.position)
+        self._files.append((len(self._starts) - text.count("\n") - 1, file))
+
+    def place(self, offset: int) -> tuple[int, int, str]:
+        """Line and column, both from 1, and the name of the file where it is another one than the script itself."""
         line = bisect_right(self._starts, offset)
-        return line, offset - self._starts[line - 1] + 1
+        before, file = next(each for each in reversed(self._files) if each[0] < line)
+        return line - before, offset - self._starts[line - 1] + 1, file
 
     def error(self, offset: int, message: str, hint: str = "") -> SpecError:
         """What is wrong at that place."""

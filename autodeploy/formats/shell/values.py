@@ -183,6 +183,11 @@ def joined(values: Iterable[Value]) -> Value:
     return Value(tuple(runs))
 
 
+def line_of(place: tuple[int, int, str]) -> str:
+    """A place as the words of notes name it: its line, after the file where that is another one than the script."""
+    return f"{place[2]}: line {place[0]}" if place[2] else f"line {place[0]}"
+
+
 class WordBuilder:
     """Collects the words that one unexpanded word becomes; of an assignment's value only one.
 

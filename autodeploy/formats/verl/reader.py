@@ -25,7 +25,7 @@ from autodeploy.formats.common.value_readers import FlagReader
 from autodeploy.formats.megatron.post_training_launch import model_of, take_rl_marks, whole_updates
 from autodeploy.formats.megatron.strategy import read_strategy
 from autodeploy.formats.shell.follow import follow
-from autodeploy.formats.shell.values import Run, Value
+from autodeploy.formats.shell.values import Run, Value, line_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import DiagnosticsLog, joined, not_modelled
@@ -136,9 +136,7 @@ class OverrideReader:
     def fail(self, key: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the script at the key's place."""
         given = self.given[key]
-        raise SpecError(
-            at_place(Message("common.place", place=key, message=message), (given.line, given.column)), hint=hint
-        )
+        raise SpecError(at_place(Message("common.place", place=key, message=message), given.at), hint=hint)
 
     def under(self, prefix: str) -> dict[str, GivenFlag]:
         """Keys below a mapping, by what follows the prefix; marked as read."""
@@ -342,7 +340,7 @@ def import_verl(
     UnsupportedError
         for other trainings, and backends that are not planned.
     """
-    followed = follow(text, variables)
+    followed = follow(text, variables, base_dir)
     program, config, given = _command(followed)
     for part, what in OTHER_PROGRAMS.items():
         if part in program:
@@ -363,7 +361,7 @@ def import_verl(
     release = release_of_marks(text) or release_named("verl-mindspeed-main")
     kept = (*reader.note_rest(release.keys), *_kept_flags(inner, release.keys))
     for offset, note in followed.notes:
-        reader.log.ignore(f"line {followed.source.place(offset)[0]}", "", note)
+        reader.log.ignore(line_of(followed.source.place(offset)), "", note)
     return Imported(
         "verl-script",
         spec,
@@ -406,11 +404,10 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
         if text.startswith("--config-name"):
             config = text.partition("=")[2].strip("'\"")
         elif match := OVERRIDE.fullmatch(text):
-            line, column = followed.source.place(word.offset)
             refuse_long_key(match[1])
             runs = (Run(match[2], word.offset, word.unknown and match[2]),) if word.unknown in match[2] else ()
             value = Value(runs or (Run(match[2], word.offset),))
-            overrides[match[1]] = GivenFlag(match[1], (value,), line, column)
+            overrides[match[1]] = GivenFlag(match[1], (value,), *followed.source.place(word.offset))
         elif not program and ("verl" in text or text.endswith(".py") or "main_" in text):
             program = text
     if not any(key.startswith(SIGN) for key in overrides):

@@ -1,0 +1,160 @@
+"""Launches of ms-swift's Megatron trainer, `megatron sft`, spelled in Megatron-LM's own flags.
+
+The words are Megatron's with `_` for `-` and a value behind each switch; the model is a name, whose shape the trainer
+takes from its config.json.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.formats.common.launch_script import refused
+from autodeploy.formats.shell.values import Run, Value
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message, at_place
+from hardware_profiles.shipped_yaml import load_shipped_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript
+
+PROGRAM = "megatron"
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none"})
+# Words of the model's own shape, that its rules are judged by.
+_SHAPE = {
+    "--num-layers": "num_hidden_layers",
+    "--hidden-size": "hidden_size",
+    "--num-attention-heads": "num_attention_heads",
+    "--ffn-hidden-size": "intermediate_size",
+    "--num-query-groups": "num_key_value_heads",
+    "--num-experts": "n_routed_experts",
+    "--moe-router-topk": "num_experts_per_tok",
+}
+
+
+@cache
+def _words() -> dict[str, Any]:
+    text = files("autodeploy.formats.megatron").joinpath("swift.yaml").read_text(encoding="utf-8")
+    words: dict[str, Any] = load_shipped_yaml(text)
+    return words | {"idle": frozenset(words["idle"].split())}
+
+
+def is_swift(script: LaunchScript) -> bool:
+    """Whether a launch is one of ms-swift's trainer."""
+    return script.program.partition(" ")[0] == PROGRAM
+
+
+def model_named(script: LaunchScript) -> GivenFlag:
+    """The flag that names the model.
+
+    Raises
+    ------
+    SpecError
+        where there is none.
+    """
+    named = script.flags.get("--model")
+    if named is None:
+        raise SpecError(Message("common.is_required", name="--model"), path="/model")
+    return named
+
+
+def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
+    """The launch in Megatron-LM's flags, those of the model's shape among them.
+
+    Raises
+    ------
+    UnsupportedError
+        for what ms-swift trains with this program besides: rewards, teachers, classifiers.
+    """
+    task = script.program.partition(" ")[2]
+    given = {name.removeprefix("--").replace("-", "_"): flag for name, flag in script.flags.items()}
+    stage = _stage(task, given)
+    words, experts = _words(), bool(model.get("n_routed_experts"))
+    tuner = next((given[name].text for name in ("tuner_type", "train_type") if name in given), "full")
+    if tuner not in {"full", "lora"}:
+        flag = given["tuner_type" if "tuner_type" in given else "train_type"]
+        raise refused(tuner[:40], flag.name, flag.at)
+    defaults = (
+        words["defaults"] | (words["experts"] if experts else {}) | (words["adapters"] if tuner == "lora" else {})
+    )
+    if "fp16" in given:
+        del defaults["bf16"]
+    if "recompute_granularity" in given:
+        del defaults["recompute_modules"]
+    at = model_named(script)
+    flags = {name: _flag(at, name, str(model[field])) for name, field in _SHAPE.items() if model.get(field)}
+    positions = model.get("recipe", {}).get("max_position_embeddings") or (given.get("max_length") or at).text
+    flags["--max-position-embeddings"] = _flag(at, "--max-position-embeddings", str(positions))
+    if "--num-query-groups" in flags:
+        flags["--group-query-attention"] = _flag(at, "--group-query-attention")
+    for word, flag in ({name: _flag(at, f"--{name}", str(value)) for name, value in defaults.items()} | given).items():
+        flags |= {each.name: each for each in _spelled(word, flag)}
+    if stage:
+        flags["--stage"] = _flag(at, "--stage", stage)
+    if tuner == "lora":
+        flags["--lora-fusion"] = _flag(at, "--lora-fusion")
+    return replace(script, program="", flags=flags, is_spelled=True, launcher=_launcher(script))
+
+
+def _stage(task: str, given: Mapping[str, GivenFlag]) -> str:
+    kind = given.get("rlhf_type")
+    if task == "rlhf" and (kind is None or kind.text != "dpo"):
+        raise refused("RL" if kind is None else kind.text[:40], "rlhf_type", None if kind is None else kind.at)
+    if (other := given.get("task_type")) is not None and other.text != "causal_lm":
+        raise refused(other.text[:40], other.name, other.at)
+    for word in ("quant_method", "quant_bits"):
+        if word in given:
+            raise refused("QLoRA", given[word].name, given[word].at)
+    return "" if task == "pt" else "dpo" if task == "rlhf" else "sft"
+
+
+def _spelled(word: str, flag: GivenFlag) -> list[GivenFlag]:
+    """The flags of Megatron that a word becomes; none of one that changes nothing."""
+    words, value = _words(), flag.text.lower()
+    if word in {"tuner_type", "train_type", "model", "rlhf_type", "task_type"} or word in words["idle"]:
+        return []
+    if word == "target_modules":
+        return [replace(flag, name="--lora-target-modules", values=_targets(flag))]
+    if word == "packing":
+        return [replace(flag, name="--neat-pack", values=())] if value in _TRUE else []
+    if word in words["switched_off"]:
+        return [replace(flag, name=words["switched_off"][word], values=())] if value in _FALSE else []
+    if word == "recompute_granularity" and value == "none":
+        return []
+    if flag.unknown or word not in words["spelled"]:
+        name = f"--{word.replace('_', '-')}"
+        switched = not flag.unknown and value in {"true", "false", ""}
+        return (
+            [] if switched and value == "false" else [replace(flag, name=name, values=() if switched else flag.values)]
+        )
+    return [replace(flag, name=words["spelled"][word])]
+
+
+def _targets(flag: GivenFlag) -> tuple[Value, ...]:
+    named = _words()["targets"]
+    unknown = [word for word in flag.text.split() if word not in named]
+    if unknown:
+        message = Message("common.is_not_modelled_yet", what=unknown[0][:40])
+        raise SpecError(at_place(message, flag.at), path="/training/lora/target_modules", hint=", ".join(named))
+    texts = dict.fromkeys(each for word in flag.text.split() for each in named[word].split())
+    return tuple(Value((Run(text, 0),)) for text in texts)
+
+
+def _launcher(script: LaunchScript) -> dict[str, int]:
+    """Processes as the trainer's own launcher reads them: NPROC_PER_NODE and NNODES, of its environment."""
+    counts = {}
+    for name, key in (("NPROC_PER_NODE", "ranks_per_node"), ("NNODES", "nodes")):
+        text = script.variables.get(name, "")
+        if text.isdigit() and int(text[:7]) > 0:
+            counts[key] = int(text[:7])
+    if "NNODES" in script.variables and "nodes" not in counts:
+        counts.pop("ranks_per_node", None)
+    return counts
+
+
+def _flag(at: GivenFlag, name: str, *values: str) -> GivenFlag:
+    return replace(at, name=name, values=tuple(Value((Run(value, 0),)) for value in values))
