@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.calibration.profile_fit import Calibration, calibrate
-from autodeploy.calibration.record_prediction import fits_time
 from docs.accuracy_page.aims import Line, apart_of, ascend_peaks, h100_groups, record_lines, residuals_of
-from docs.accuracy_page.errors import Errors, Ordered, Runs, errors_of, ordered_pairs, residuals_at, runs_of
-from docs.accuracy_page.sets import A100, ASCEND, H100, NEVER_FITTED, SPLITS
+from docs.accuracy_page.errors import Errors, Ordered, Runs, ordered_pairs, runs_of
+from docs.accuracy_page.sets import A100, ASCEND, H100, SPLITS
 from docs.accuracy_page.splits import Held, SplitErrors, left_out_intervals, size_split
 from docs.shipped_calibration.shipped import fitted_profiles
 
@@ -33,7 +32,6 @@ class Measures:
     apart: Runs
     h100: dict[str, dict[str, Errors]]
     peaks: list[tuple[Record, float, float]]
-    never_fitted: Errors
     pairs: dict[str, Ordered]
     splits: list[SplitErrors]
     held: dict[str, tuple[Held, ...]]
@@ -43,7 +41,6 @@ def measure(records: Sequence[Record]) -> Measures:
     """Fits each device once and each split once: about three minutes."""
     calibrations = {name: calibrate(records, name) for name in fitted_profiles()}
     runs = {name: runs_of(c) for name, c in calibrations.items()}
-    other = [r for r in records if r.cluster.profile == NEVER_FITTED and fits_time(r)]
     apart = apart_of(records, ASCEND)
     left = residuals_of(apart, calibrations[ASCEND])
     return Measures(
@@ -53,7 +50,6 @@ def measure(records: Sequence[Record]) -> Measures:
         apart=Runs(tuple(apart), left, left),
         h100=h100_groups(records, calibrations[H100]),
         peaks=ascend_peaks(records),
-        never_fitted=errors_of(residuals_at(other, None)),
         pairs={name: ordered_pairs(runs[name]) for name in (ASCEND, A100)},
         splits=[size_split(split, records) for split in SPLITS],
         held={name: left_out_intervals(c) for name, c in calibrations.items()},

@@ -11,7 +11,7 @@ from autodeploy.calibration.record_prediction import is_update_phase
 from docs.accuracy_page.aims import by_configuration
 from docs.accuracy_page.errors import errors_of
 from docs.accuracy_page.misses import left_aside
-from docs.accuracy_page.sets import A100, ASCEND, H100
+from docs.accuracy_page.sets import A100, ASCEND, B200, H100
 from docs.accuracy_page.shared import SERIES, SHARED_TITLES, pairs_by_sharing, shared_node_rows
 from docs.accuracy_page.splits import share_inside
 from docs.accuracy_page.texts import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 WORST_SHOWN = 5
 FAR_GIB = 0.08  # error of a peak from which its run is listed
-NAMES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100"}
+NAMES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100", B200: "B200"}
 
 
 def page(measures: Measures, *, first: Sequence[Line] = (), last: Sequence[Line] = (), more: Sequence[str] = ()) -> str:
@@ -187,8 +187,9 @@ def _dense(measures: Measures) -> str:
         if len(rest.records) < len(plain.records):
             title = f"{name}, without runs that contradict themselves"
             rows.append([title, str(len(rest.records)), *_cells(errors_of(rest.left_out))])
-    errors = measures.never_fitted
-    rows.append(["B200, experts, never fitted", str(errors.n), *_cells(errors)])
+    runs = measures.runs[B200]
+    errors = errors_of(runs.of([r.model.is_moe for r in runs.records]).left_out)
+    rows.append([f"{NAMES[B200]}, experts, family left out", str(errors.n), *_cells(errors)])
     aside = left_aside(measures.runs.values())
     return (
         f"## Dense runs\n\n{table(('set', 'runs', *ERROR_TITLES), rows)}\n\n"

@@ -27,5 +27,5 @@ def _sets() -> dict[str, Any]:
 
 
 _DEVICES: dict[str, str] = _sets()["devices"]
-ASCEND, A100, H100, NEVER_FITTED = (_DEVICES[name] for name in ("ascend", "a100", "h100", "never_fitted"))
+ASCEND, A100, H100, B200 = (_DEVICES[name] for name in ("ascend", "a100", "h100", "b200"))
 SPLITS = tuple(Split(**row) for row in _sets()["splits"])
