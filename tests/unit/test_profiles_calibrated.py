@@ -12,7 +12,7 @@ from hardware_profiles import EFFICIENCY_TERMS, apply_overlay, list_profiles, lo
 from hardware_profiles.reading import parse_yaml
 
 FOLDER = files("hardware_profiles") / "data" / "calibrated"
-FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100")
+FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-b200", "nvidia-h100")
 CARRIED = ("cloudmatrix-384", "nvidia-a800-80g", "nvidia-h800")
 
 
