@@ -18,11 +18,10 @@ from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import PATTERNS, ModelSpec
 from autodeploy.specs.record_words import device_named, profile_named, profile_of_device
-from autodeploy.specs.software import SoftwareField
+from autodeploy.specs.software import RELEASE_FACTS, SoftwareField
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.stack.features import FEATURES
-from autodeploy.stack.gradient_sums import WORDS
 from cost_models.schedule import kinds
 from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.magnitudes import Gibibytes, Seconds, Share, Teraflops, TokensPerSecond
@@ -33,16 +32,7 @@ if TYPE_CHECKING:
 
 
 # The strategy of a published run in the vocabulary's words, and what its features say of the strategy's fields.
-# Facts about a release that records may name beside the features: mechanisms that cost or save without a switch here.
-RELEASE_FACTS = frozenset(
-    {
-        *("deepep", "graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
-        *("fused_gradient_accumulation", *WORDS),
-        *("unfused_optimizer", "whole_vocabulary"),
-        *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),
-        *("cuda_graphs", "cross_entropy_in_place", "torch_compile", "torch_attention", "weight_casts"),
-    }
-)
+DEEPEP = "deepep"
 _SIZES = ("tp", "pp", "vpp", "dp", "cp", "ulysses_degree", "ep", "etp", "micro_batch_size")
 
 
@@ -98,7 +88,7 @@ def _features(given: Any, log: Diagnoses) -> list[str]:
         name = words.FEATURES.get(name, name)
         if not name or name in words.SAID_BY_FIELDS:
             continue
-        if name not in FEATURES and name not in RELEASE_FACTS:
+        if name not in FEATURES and name not in RELEASE_FACTS and name != DEEPEP:
             log.say("/strategy/features", f"{name!r} is not modelled; predicted without it", widens=False)
         features[name] = None
     return list(features)
@@ -163,9 +153,9 @@ def _said_by_features(fields: dict[str, Any], features: list[str]) -> None:
                 break
     if "hierarchical_a2a" in named:
         fields["moe_dispatcher"] = "hierarchical"
-    if "deepep" in named:
-        fields["moe_dispatcher"] = "deepep"
-        features.remove("deepep")
+    if DEEPEP in named:
+        fields["moe_dispatcher"] = DEEPEP
+        features.remove(DEEPEP)
     for name, algo in (("ulysses", "ulysses"), ("ring", "ring"), ("hybrid_cp", "hybrid")):
         if name in named:
             fields.setdefault("cp_algo", algo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -11,7 +12,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.stack.features import FEATURES
-from autodeploy.stack.gradient_sums import EXPERTS_FUSED, PLAIN_APART, in_mindspeed
+from autodeploy.stack.gradient_sums import EXPERTS_FUSED, PLAIN_APART, WORDS, in_mindspeed
 from autodeploy.stack.software import (
     FORMAT_VALUES,
     SECTIONS,
@@ -74,6 +75,18 @@ def features_of(record: Record) -> frozenset[str]:
     return on - opposites()
 
 
+# Facts that runs may name beside the features: mechanisms that cost or save without a switch here.
+RELEASE_FACTS = frozenset(
+    {
+        *("graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
+        *("fused_gradient_accumulation", *WORDS),
+        *("unfused_optimizer", "whole_vocabulary"),
+        *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),
+        *("cuda_graphs", "cross_entropy_in_place", "torch_compile", "torch_attention", "weight_casts"),
+    }
+)
+
+
 class SoftwareSpec(Document):
     """A software stack, by name or as its own document, at one of its releases, with facts that are otherwise."""
 
@@ -127,11 +140,12 @@ def stack_for(software: SoftwareSpec | None, target: str, vendor: str) -> Stack:
 
 
 def software_for(software: SoftwareSpec | None, stack: Stack, run: Run) -> Software:
-    """What a stack is for a run, with the release and the overrides of a spec or record."""
+    """What a stack is for a run, with the release and the overrides of a spec or record; what these have on is named."""
     if software is None:
         return resolved(stack, run)
-    date = software.release or run.date
-    return resolved(stack, Run(**{**_fields(run), "date": date}), software.overrides)
+    on = {path.partition(".")[2] for path, value in software.overrides.items() if value == "on"}
+    run = replace(run, date=software.release or run.date, named=run.named | on)
+    return resolved(stack, run, software.overrides)
 
 
 def run_of(
@@ -188,8 +202,6 @@ def _known(section: str) -> Mapping[str, Any]:
     """Names that facts of a section have, in any shipped stack."""
     if section == "formats":
         return FORMAT_VALUES
-    return {name: None for stack in shipped_stacks().values() for name in stack.facts[section]}
+    named = RELEASE_FACTS if section == "features" else ()
+    return dict.fromkeys([*named, *(name for stack in shipped_stacks().values() for name in stack.facts[section])])
 
-
-def _fields(run: Run) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in Run.__slots__}

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from autodeploy.analysis.launch_checks.launch import launch_of
 from autodeploy.analysis.launch_checks.launch_check import check
 from autodeploy.analysis.what_if.improve import improve
+from autodeploy.calibration.record_prediction import predict_record
 from autodeploy.formats import registry as exporters
 from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import AutoDeployError
@@ -24,14 +25,17 @@ from autodeploy.specs.spec import parse_spec
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS, launchers
 from autodeploy.stack.releases import frameworks_for
+from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile
 from tests.launch_check.rule_pairs import document
+from tests.support.record_specs import spec_of_record
 from tests.unit.test_plans_are_exportable import given_plans
 from tests.unit.test_rule_pairs import script
 
 if TYPE_CHECKING:
     from autodeploy.formats.common.import_result import Imported
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.record import Record
 
 FILES = Path(__file__).parents[1] / "launch_files"
 CHIPS = ("ascend-800t-a2", "cloudmatrix-384", "nvidia-h100", "nvidia-h800", "nvidia-b200", "nvidia-a100-80g")
@@ -220,3 +224,16 @@ def test_a_launch_that_names_nothing_has_nothing_on_in_every_door() -> None:
     assert chosen.strategy.named_features is None
     assert "features" not in chosen.model_dump(mode="json")["strategy"]
     assert planner.estimate(chosen).step_time_s < planner.estimate(spec).step_time_s
+
+
+# One shipped run in nine: of every source, and of both makers' chips.
+RUNS = tuple(r for r in shipped_records() if r.measured.step_time_s or r.measured.tokens_per_s_per_npu)[::9]
+
+
+@pytest.mark.parametrize("record", RUNS, ids=lambda record: record.id)
+def test_a_measured_run_has_one_answer_as_a_record_and_as_a_spec(record: Record) -> None:
+    """A run that was measured itself is told by what was measured: without that, both are the same formulas."""
+    validated = predict_record(record)
+    plan = planner.estimate(spec_of_record(validated.record))
+    ratio = 1.0 if plan.rescaled is None else plan.rescaled.ratio
+    assert plan.step_time_s / ratio == pytest.approx(validated.step_time_s, rel=1e-9)
