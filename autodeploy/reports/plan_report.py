@@ -180,6 +180,8 @@ def header(spec: Spec, plan: Plan | None, lang: Language) -> tuple[str, str]:
     target = spec.search.target
     framework = report_text(lang, "any_target") if target == UNRESTRICTED else title_of(target)
     launch = report_text(lang, "for_target", target=framework)
+    if spec.software is not None:
+        launch += report_text(lang, "comma") + report_text(lang, "on_software", name=spec.software.document().name)
     return title, workload_in_words(spec, lang) + report_text(lang, "comma") + launch
 
 

@@ -204,4 +204,3 @@ def _known(section: str) -> Mapping[str, Any]:
         return FORMAT_VALUES
     named = RELEASE_FACTS if section == "features" else ()
     return dict.fromkeys([*named, *(name for stack in shipped_stacks().values() for name in stack.facts[section])])
-

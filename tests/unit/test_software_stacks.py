@@ -6,7 +6,7 @@ import re
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.yaml_text import yaml_text
+from autodeploy.reports.plan_report import header
 from autodeploy.search import planner
 from autodeploy.specs.reading import read_spec_document, read_spec_file
 from autodeploy.specs.software import release_of
@@ -33,6 +34,9 @@ from autodeploy.stack.software import (
 )
 from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles.shipped_yaml import load_shipped_yaml
+
+if TYPE_CHECKING:
+    from autodeploy.messages import Language
 
 FOLDER = files("autodeploy.stack") / "stacks"
 OWN: dict[str, Any] = {
@@ -292,3 +296,17 @@ def test_every_name_that_a_certificate_may_leave_out_is_launched_by_some_release
     lists = load_shipped_yaml(files("autodeploy.stack").joinpath("not_searched.yaml").read_text(encoding="utf-8"))
     launched = {name for release in releases() for name in release.not_searched}
     assert launched == {name for names in lists.values() for name in names}
+
+
+@pytest.mark.parametrize("software", ["nemo", {"stack": OWN}])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_report_says_which_software_a_spec_names(software: Any, lang: Language) -> None:
+    name = software if isinstance(software, str) else software["stack"]["name"]
+    document = {
+        "model": "llama3-8b",
+        "cluster": {"profile": "nvidia-h100", "num_npus": 8},
+        "training": {"seq_length": 4096, "global_batch_size": 64},
+    }
+    named, unnamed = (read_spec_document(document | more) for more in ({"software": software}, {}))
+    assert name in header(named, None, lang)[1]
+    assert name not in header(unnamed, None, lang)[1]
