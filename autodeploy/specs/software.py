@@ -140,7 +140,7 @@ def stack_for(software: SoftwareSpec | None, target: str, vendor: str) -> Stack:
 
 
 def software_for(software: SoftwareSpec | None, stack: Stack, run: Run) -> Software:
-    """What a stack is for a run, with the release and the overrides of a spec or record; what these have on is named."""
+    """Facts of a stack for a run, with the release and overrides of a spec or record; what these have on is named."""
     if software is None:
         return resolved(stack, run)
     on = {path.partition(".")[2] for path, value in software.overrides.items() if value == "on"}

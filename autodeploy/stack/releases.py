@@ -88,7 +88,7 @@ class Release:
 
     @cached_property
     def not_searched(self) -> tuple[str, ...]:
-        """What it launches and no search has a value for (`not_searched.yaml`)."""
+        """Flags that it launches and no search has a value for (`not_searched.yaml`)."""
         lists = _not_searched()
         names = lists["names"] if self.has("mindspeed") else (*lists["names"], *lists["of_cuda"])
         return tuple(name for name in names if self.registers(*name.split()))

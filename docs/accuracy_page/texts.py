@@ -79,6 +79,7 @@ NOT_COVERED = """
   benchmarks.
 - **Expert parallelism across nodes on 800T A2**: in two runs (`ML047`, EP2; `MF063F`, EP4) expert groups span two
   nodes, because each expert is split over tensor-parallel ranks.
-- MoE runs on A100; H800, which is carried over from H100; B200 beyond one node, where experts are up to 22 % too fast and too slow.
+- MoE runs on A100; H800, which is carried over from H100; B200 beyond one node, where experts are 22 % too fast
+  and too slow.
 - The chip grade of most Ascend records is inferred; neighbouring grades differ by up to 18 %.
 """
