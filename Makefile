@@ -98,7 +98,7 @@ wheelhouse: $(STAMP) ## Gather wheels for an install without a network; MACHINE=
 	@$(BIN)/python .ci/wheelhouse.py wheelhouse $(if $(MACHINE),--machine $(MACHINE))
 
 calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
-	@$(BIN)/python -m docs.shipped_calibration
+	@$(BIN)/python -m autodeploy.calibration.shipped
 
 accuracy: $(STAMP) ## Make docs/accuracy.md anew from the shipped records
 	@$(BIN)/python -m docs.accuracy

@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from api.http import openapi, problems
 from api.http.access import AuditedRequests, RecognisedRequests
 from api.http.dependencies import prepare_threads
-from api.http.event_broadcast import Following
+from api.http.event_broadcast import EventBroadcast
 from api.http.metrics import Metrics
 from api.http.middleware import GuardedRequests, ObservedRequests
 from api.http.prefix import PrefixedRequests, refuse_own_paths
@@ -80,7 +80,7 @@ def create_app(
         app.state.services = services
         if ready_first:
             await run_in_threadpool(make_ready, services)
-        app.state.following = Following(services.searches, app.state.stopping)
+        app.state.broadcast = EventBroadcast(services.searches, app.state.stopping)
         app.state.metrics = Metrics(services)
         # What is there now stays; collecting it again and again would hold everybody up for a tenth of a second.
         gc.collect()

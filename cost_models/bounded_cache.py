@@ -27,7 +27,7 @@ MOST_BYTES = 192 * 1024 * 1024
 """Of one function's answers together; the last one is kept however large it is."""
 
 
-class Kept(Generic[Given, Found]):
+class BoundedCache(Generic[Given, Found]):
     """A function of hashable arguments whose answers, arrays or dataclasses of arrays, are kept."""
 
     def __init__(self, function: Callable[Given, Found], most: int, most_bytes: int) -> None:
@@ -50,12 +50,12 @@ class Kept(Generic[Given, Found]):
         return answer
 
 
-def kept(most: int, most_bytes: int = MOST_BYTES) -> Callable[[Callable[Given, Found]], Kept[Given, Found]]:
+def kept(most: int, most_bytes: int = MOST_BYTES) -> Callable[[Callable[Given, Found]], BoundedCache[Given, Found]]:
     """Keep at most so many answers of a function, and no more than so many bytes of them."""
-    return lambda function: Kept(function, most, most_bytes)
+    return lambda function: BoundedCache(function, most, most_bytes)
 
 
-class KeptEach(Generic[Subject, Case, Found]):
+class BoundedCaseCache(Generic[Subject, Case, Found]):
     """A function of a subject and cases, one answer a case: each is asked once, the new ones of a call together."""
 
     def __init__(self, function: Callable[[Subject, Sequence[Case]], Sequence[Found]], most: int) -> None:
@@ -80,9 +80,9 @@ class KeptEach(Generic[Subject, Case, Found]):
 
 def kept_each(
     most: int,
-) -> Callable[[Callable[[Subject, Sequence[Case]], Sequence[Found]]], KeptEach[Subject, Case, Found]]:
+) -> Callable[[Callable[[Subject, Sequence[Case]], Sequence[Found]]], BoundedCaseCache[Subject, Case, Found]]:
     """Keep the answers about at most so many subjects."""
-    return lambda function: KeptEach(function, most)
+    return lambda function: BoundedCaseCache(function, most)
 
 
 def _bytes_of(answer: Any) -> int:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.muon import ELEMENT_BYTES as MUON_BYTES
+from cost_models.optimizers import ADAM, optimizer_among
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number
@@ -60,14 +60,14 @@ class OptimizerFormat:
     weights : of the parameters that the passes compute with; without a master copy (FP32 runs) the update writes them
         [B a parameter].
     eight_bit : of the 8-bit copies of weights that products in 8 bits read [B a parameter].
-    update : that Muon's update moves beside its iterations, as operators; 0: one operator of Adam [B a parameter].
+    update : as of `optimizers.Optimizer` [B a parameter].
     gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard [B a parameter].
     moments_copy : FP32 copies of 16-bit moments, made parameter by parameter for the update: they move, and don't stay
         [B a parameter].
     """
 
     master: float = 4.0
-    moments: float = 8.0
+    moments: float = ADAM.moments
     gradient: float = 4.0
     gradient_copy: float = 0.0
     moments_copy: float = 0.0
@@ -101,23 +101,24 @@ class OptimizerFormat:
         they were reduced in. Source: PyTorch, torch.distributed.fsdp, MixedPrecisionPolicy and foreach_reduce.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
-        if "muon" in features:  # one FP32 momentum; MindSpeed @028de58c core/optimizer/muon
-            return cls(moments=4.0, gradient=2.0 if "bf16_gradients" in features else 4.0, update=MUON_BYTES)
+        own = optimizer_among(features)
+        if own.matrix_s is not None:
+            return cls(moments=own.moments, gradient=2.0 if "bf16_gradients" in features else 4.0, update=own.update)
         if "torch_fsdp2" in features:  # FP32 shards are the parameters: 16-bit ones live as long as they are gathered
-            return cls(master=0.0, weights=4.0)
+            return cls(master=0.0, moments=own.moments, weights=4.0)
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32
-            return cls(master=0.0, weights=4.0)
+            return cls(master=0.0, moments=own.moments, weights=4.0)
         half = precision == "fp16" and not {"graph_mode", "fp32_gradients"} & features
         short = quantized or half or "bf16_gradients" in features
-        own = precision == "fp8" and "fp8_weights" in features
-        copies = 0.0 if precision != "fp8" or "torch_loss" in features else 1.0 if own else 2.0
+        eight_bit = precision == "fp8" and "fp8_weights" in features
+        copies = 0.0 if precision != "fp8" or "torch_loss" in features else 1.0 if eight_bit else 2.0
         return cls(
             2.0 if "param_remainders" in features and precision == "bf16" else 4.0,
-            2.0 if quantized else 4.0 if o2 else 8.0,
+            2.0 if quantized else 4.0 if o2 else own.moments,
             2.0 if short else 4.0,
             4.0 if half and not quantized else 0.0,
             8.0 if o2 and not quantized else 0.0,
-            1.0 if own else 2.0,
+            1.0 if eight_bit else 2.0,
             copies,
         )
 

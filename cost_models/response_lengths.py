@@ -161,7 +161,7 @@ def equal_lengths(tokens: float) -> Lengths:
 
 @dataclass(frozen=True, eq=False)
 class Likeness:
-    """What `together` responses of one prompt on one rank have in common, by the stretches of `Lengths` [Q].
+    """What `group_size` responses of one prompt on one rank have in common, by the stretches of `Lengths` [Q].
 
     variance, covariance : of lengths: of a response, between two of a prompt [tokens^2].
     independent : of the logarithm that all have ended, the part that as many independent responses would have [ratio].
@@ -177,20 +177,20 @@ class Likeness:
     follows: Floats
     missing: Floats
 
-    def deviation_of_sum(self, responses: Number, together: int) -> Floats:
-        """Standard deviation of the tokens of so many responses, `together` of each prompt [tokens]."""
-        each = self.variance + (together - 1) * self.covariance
+    def deviation_of_sum(self, responses: Number, group_size: int) -> Floats:
+        """Standard deviation of the tokens of so many responses, `group_size` of each prompt [tokens]."""
+        each = self.variance + (group_size - 1) * self.covariance
         return np.sqrt(np.maximum(0.0, np.asarray(responses, dtype=np.float64) * each))
 
 
 @lru_cache(maxsize=64)
-def likeness(lengths: Lengths, correlation: float, together: int) -> Likeness:
+def likeness(lengths: Lengths, correlation: float, group_size: int) -> Likeness:
     """How alike the responses of a prompt are.
 
     Parameters
     ----------
-    correlation : between the normal quantiles of the lengths of two responses of a prompt, 0 to 1. together : responses
-        of a prompt on one rank; with one there is nothing to have in common [responses].
+    correlation : between the normal quantiles of the lengths of two responses of a prompt, 0 to 1. group_size :
+        responses of a prompt on one rank; with one there is nothing to have in common [responses].
 
     Notes
     -----
@@ -203,7 +203,7 @@ def likeness(lengths: Lengths, correlation: float, together: int) -> Likeness:
     # Cov(running at l, length) of one response: E[length, running] - P(running) E[length].
     weight = lengths.share / lengths.share.sum()
     own = np.cumsum((weight * lengths.tokens)[::-1])[::-1] - running * mean
-    if together <= 1 or correlation <= 0.0 or variance <= 0.0:
+    if group_size <= 1 or correlation <= 0.0 or variance <= 0.0:
         follows = own / variance if variance > 0.0 else np.zeros(len(running))
         missing = np.where(ended > 0.0, own / np.maximum(ended, LEAST_SHARE), 0.0)
         ones = np.ones(len(running))
@@ -218,20 +218,20 @@ def likeness(lengths: Lengths, correlation: float, together: int) -> Likeness:
     cross = (given * means) @ COMMON_SHARE - (given @ COMMON_SHARE) * float(COMMON_SHARE @ means)
     pairs = (given * given) @ COMMON_SHARE - (given @ COMMON_SHARE) ** 2
     alone = np.maximum(running * ended, 1e-300)
-    clustered = 1.0 + (together - 1) * np.clip(pairs / alone, 0.0, 1.0)
+    clustered = 1.0 + (group_size - 1) * np.clip(pairs / alone, 0.0, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        others_given = np.exp((together - 1) * np.log1p(-np.minimum(given, 1.0 - 1e-12)))
+        others_given = np.exp((group_size - 1) * np.log1p(-np.minimum(given, 1.0 - 1e-12)))
         all_ended = np.maximum((others_given * (1.0 - given)) @ COMMON_SHARE, LEAST_SHARE)
-        if_alone = together * np.log(np.maximum(ended, LEAST_SHARE))
+        if_alone = group_size * np.log(np.maximum(ended, LEAST_SHARE))
         independent = np.where((ended > 0.0) & (if_alone < 0.0), np.log(all_ended) / if_alone, 1.0)
     # E[length, all of the prompt have ended] of the lengths up to each stretch, given the prompt.
     shares = given - np.vstack([given[1:], np.zeros_like(COMMON)])
     upto = np.vstack([np.zeros_like(COMMON), np.cumsum(shares * lengths.tokens[:, None], axis=0)[:-1]])
     known = (upto * others_given) @ COMMON_SHARE / all_ended
     missing = np.where((ended > 0.0) & (all_ended > LEAST_SHARE), np.maximum(0.0, mean - known), 0.0)
-    each = variance + (together - 1) * covariance
-    follows = (own + (together - 1) * cross) / each
-    independent = np.clip(independent, 1.0 / together, 1.0)
+    each = variance + (group_size - 1) * covariance
+    follows = (own + (group_size - 1) * cross) / each
+    independent = np.clip(independent, 1.0 / group_size, 1.0)
     return Likeness(variance, covariance, independent, clustered, np.asarray(follows), missing)
 
 

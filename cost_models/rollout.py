@@ -126,7 +126,7 @@ def rollout(
     prefill_s: PrefillTime,
     *,
     correlation: float = 0.5,
-    together: int = 1,
+    group_size: int = 1,
     shared_prefix: bool = True,
     parts: int = 1,
     prefill_kept: bool = True,
@@ -138,8 +138,8 @@ def rollout(
     ----------
     engines : layouts; slots of at least 1. prompt_tokens : mean length of a prompt [tokens].
     tpot_s : seconds of one step of a unit, by batch of a rank and mean context. prefill_s : by a rank's tokens.
-    correlation : of the responses of one prompt; see `likeness`. together : of them on one rank: all where prompts are
-        dispatched whole, 1 where responses are [responses].
+    correlation : of the responses of one prompt; see `likeness`. group_size : of them on one rank: all where prompts
+        are dispatched whole, 1 where responses are [responses].
     shared_prefix : the prompt is prefilled once for those.
     parts : steps over which a response may extend: 1 waits for all; with more, the unfinished ones go on in the next
         step beside its new ones (partial rollout), or new ones start before all the old ones have ended (staleness)
@@ -155,10 +155,10 @@ def rollout(
     ----------
     Orca (OSDI 2022): continuous batching. AReaL, arXiv:2505.24298: interruption, and prefill of what is kept.
     """
-    like = likeness(lengths, correlation, together)
+    like = likeness(lengths, correlation, group_size)
     ranks = engines.ranks if by_group else None
-    own = slowest(engines, lengths, like, together, prompt_tokens, tpot_s, parts, by_group)
-    new_tokens = engines.responses * prompt_tokens / (together if shared_prefix else 1)
+    own = slowest(engines, lengths, like, group_size, prompt_tokens, tpot_s, parts, by_group)
+    new_tokens = engines.responses * prompt_tokens / (group_size if shared_prefix else 1)
     if parts > 1:
         own, kept = folded(own, parts, engines.ranks)
         kept = kept if prefill_kept else np.zeros_like(kept)

@@ -5,7 +5,7 @@ Parameters
 tpot_s : of one step, by batch and context.
 engines : the `Engines` that generate.
 like : `Likeness` of the responses of a prompt.
-together : responses of a prompt on one rank [responses].
+group_size : responses of a prompt on one rank [responses].
 prompt_tokens : mean length of a prompt [tokens].
 """
 
@@ -74,8 +74,8 @@ class Stretches:
 
     def seconds(self, tpot_s: TokenTime, ranks: Floats | None = None) -> Floats:
         """Seconds of each stretch [n, S]. ranks : of a unit [n], where `tpot_s` takes the batch of all of them too."""
-        together = () if ranks is None else (np.maximum(1.0, self.mean_batch * ranks[:, None]),)
-        return np.asarray(self.steps * tpot_s(self.batch, self.context, *together))
+        fullest = () if ranks is None else (np.maximum(1.0, self.mean_batch * ranks[:, None]),)
+        return np.asarray(self.steps * tpot_s(self.batch, self.context, *fullest))
 
     def within(self, slots: Floats) -> Stretches:
         """With at most so many at once [n]: where more would run all take as much longer."""
@@ -94,18 +94,18 @@ def stretches(
     engines: Engines,
     lengths: Lengths,
     like: Likeness,
-    together: int,
+    group_size: int,
     prompt_tokens: Number,
     *,
-    rivals: Number = 1.0,
-    surplus: Number = 0.0,
+    n_units: Number = 1.0,
+    token_excess: Number = 0.0,
 ) -> Stretches:
     """The batch of one unit.
 
     Parameters
     ----------
-    rivals : units of whose responses the unit has the longest: 1, that of a unit at random [units]. surplus : by how
-        many standard deviations the unit has more tokens than the mean unit.
+    n_units : units of whose responses the unit has the longest: 1, that of a unit at random [units]. token_excess : by
+        how many standard deviations the unit has more tokens than the mean unit.
 
     Notes
     -----
@@ -124,16 +124,16 @@ def stretches(
     runs, written = drained(lengths, engines.responses / engines.running)
     drain_tokens = slots * (runs @ lengths.stretch)[:, None]
     waiting = np.maximum(0.0, 1.0 - drain_tokens / (responses * lengths.mean))  # share of tokens
-    deviation = like.deviation_of_sum(responses, together)
-    rivals = np.asarray(rivals, dtype=np.float64).reshape(-1, 1)
+    deviation = like.deviation_of_sum(responses, group_size)
+    n_units = np.asarray(n_units, dtype=np.float64).reshape(-1, 1)
     units = engines.units[:, None]
-    more = np.asarray(surplus, dtype=np.float64).reshape(-1, 1) * deviation / np.sqrt(ranks)
+    more = np.asarray(token_excess, dtype=np.float64).reshape(-1, 1) * deviation / np.sqrt(ranks)
     more = np.minimum(more, responses * _beyond_mean(lengths, units))
     fullest = largest_normal(ranks)
     # A slot runs no less often than it runs: at least one counts, however alike responses are.
     counted = np.maximum(slots * like.independent, 1.0)
     # With a queue and few slots a unit is late by its tokens, of which the drain's spread is then a part.
-    drains = rivals ** (1.0 - waiting / np.maximum(slots, 1.0))
+    drains = n_units ** (1.0 - waiting / np.maximum(slots, 1.0))
     idle = counted * drains * np.log1p(-np.minimum(runs, 1.0 - 1e-12))
     alive = np.maximum(-np.expm1(ranks * idle), LEAST)
     of_a_rank = -np.expm1(idle)
@@ -145,7 +145,7 @@ def stretches(
     queue = waiting * (responses * lengths.mean + more) / slots + np.hypot(later, most) - later
     # List scheduling never ends later than waves of as many responses as slots, each with its longest of all units
     # (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969).
-    independent = np.where(slots >= together, like.independent, 1.0)
+    independent = np.where(slots >= group_size, like.independent, 1.0)
     ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * independent
     wave = (-np.expm1(slots * ranks * units * ended) @ lengths.stretch)[:, None]
     at_most = np.ceil(responses / slots - 1e-9) * wave
@@ -163,10 +163,10 @@ def stretches(
     batch = np.minimum(batch, np.maximum(slots, 1.0))
 
     ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * like.independent
-    longest = -np.expm1(responses * ranks * rivals * ended) @ lengths.stretch
+    longest = -np.expm1(responses * ranks * n_units * ended) @ lengths.stretch
     steps = lengths.stretch * alive
     # The longest is met at any place of the queue; and its rank has the work of all its responses, on all its slots.
-    count = responses * ranks * rivals
+    count = responses * ranks * n_units
     others = np.maximum(0.0, count * lengths.mean - longest[:, None]) / np.maximum(count - 1.0, 1.0)
     work = (longest[:, None] + (responses - 1.0) * others) / np.maximum(slots, 1.0)
     at_least = np.maximum(longest[:, None] + mean_start(lengths, responses / slots), work)
@@ -193,7 +193,7 @@ def slowest(
     engines: Engines,
     lengths: Lengths,
     like: Likeness,
-    together: int,
+    group_size: int,
     prompt_tokens: Number,
     tpot_s: TokenTime,
     parts: int = 1,
@@ -219,17 +219,17 @@ def slowest(
     ----------
     Hasofer and Lind, "Exact and invariant second-moment code format", J. Eng. Mech. 100 (1974): the design point.
     """
-    rivals = engines.units * np.sqrt(parts)
-    if np.all(rivals <= 1.0):
-        return stretches(engines, lengths, like, together, prompt_tokens)
+    n_units = engines.units * np.sqrt(parts)
+    if np.all(n_units <= 1.0):
+        return stretches(engines, lengths, like, group_size, prompt_tokens)
 
-    def made(rivals: Number, surplus: Number) -> Stretches:
-        return stretches(engines, lengths, like, together, prompt_tokens, rivals=rivals, surplus=surplus)
+    def made(n_units: Number, token_excess: Number) -> Stretches:
+        return stretches(engines, lengths, like, group_size, prompt_tokens, n_units=n_units, token_excess=token_excess)
 
     ranks = engines.ranks if by_group else None
 
     most = largest_normal(engines.units)
-    tried = (made(1.0, 0.0), made(rivals, 0.0), made(1.0, most))
+    tried = (made(1.0, 0.0), made(n_units, 0.0), made(1.0, most))
     # One call for all three: a step's time is the dearest part.
     joined = Stretches(
         steps=np.concatenate([each.steps for each in tried], axis=1),
@@ -240,13 +240,13 @@ def slowest(
     )
     usual, longest, largest = np.moveaxis(joined.seconds(tpot_s, ranks).reshape(len(most), 3, -1).sum(axis=2), 1, 0)
     by_longest, by_tokens = longest - usual, largest - usual
-    both = 2.0 * _correlation(engines, lengths, like, together) * by_longest * by_tokens
+    both = 2.0 * _correlation(engines, lengths, like, group_size) * by_longest * by_tokens
     needed = np.sqrt(np.maximum(0.0, by_longest**2 + by_tokens**2 + both)) - by_longest
     share = np.clip(needed / np.maximum(by_tokens, LEAST), 0.0, 1.0)
-    return made(rivals, most * share / np.sqrt(parts))
+    return made(n_units, most * share / np.sqrt(parts))
 
 
-def _correlation(engines: Engines, lengths: Lengths, like: Likeness, together: int) -> Floats:
+def _correlation(engines: Engines, lengths: Lengths, like: Likeness, group_size: int) -> Floats:
     """Of a unit's longest response and its tokens [n].
 
     Cov(longest, tokens) = integral over l of P(longest <= l) (E tokens - E[tokens, given longest <= l]).
@@ -257,5 +257,5 @@ def _correlation(engines: Engines, lengths: Lengths, like: Likeness, together: i
     # Of what the longest lacks of the limit: of many responses it is next to nothing, and so is its variance.
     squares = 2.0 * lengths.tokens[-1] * lengths.stretch - np.diff(lengths.tokens**2, prepend=0.0)
     variance = ended @ squares - (ended @ lengths.stretch) ** 2
-    deviations = np.sqrt(np.maximum(variance, 0.0)) * like.deviation_of_sum(count[:, 0], together)
+    deviations = np.sqrt(np.maximum(variance, 0.0)) * like.deviation_of_sum(count[:, 0], group_size)
     return np.asarray(np.clip(together_vary / np.maximum(deviations, LEAST), 0.0, 1.0))

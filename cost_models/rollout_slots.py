@@ -101,12 +101,12 @@ def mean_start(lengths: Lengths, waves: Floats) -> Floats:
     return np.asarray((within + beyond * (at[row] + beyond * lengths.mean / 2.0)) / np.maximum(waves, 1.0))
 
 
-def held_tokens(lengths: Lengths, prompt_tokens: Number, together: int = 1) -> tuple[Floats, Floats]:
+def held_tokens(lengths: Lengths, prompt_tokens: Number, group_size: int = 1) -> tuple[Floats, Floats]:
     """Most tokens of KV cache that a slot holds in the mean: where all responses start at once, and with a queue.
 
-    prompt_tokens : of a prompt, held once by the `together` responses of a prompt on a rank that share it [tokens].
+    prompt_tokens : of a prompt, held once by the `group_size` responses of a prompt on a rank that share it [tokens].
     """
-    prompt = np.asarray(prompt_tokens, dtype=np.float64) / together
+    prompt = np.asarray(prompt_tokens, dtype=np.float64) / group_size
     at_once = np.max(lengths.survival * (prompt[..., None] + lengths.tokens), axis=-1)
     # With a queue slots are refilled: all of them hold a prompt.
     return np.asarray(at_once), np.asarray(np.maximum(at_once, prompt + renewal(lengths).held))
@@ -118,7 +118,7 @@ def slots(
     max_num_seqs: Number,
     lengths: Lengths,
     prompt_tokens: Number,
-    together: int = 1,
+    group_size: int = 1,
 ) -> Floats:
     """Responses that a rank runs at the same time [n]: whole ones; 0 where not even one fits.
 
@@ -126,14 +126,14 @@ def slots(
     ----------
     responses : of the rank that run at the same time if they can: a step's, or several steps' [responses].
     kv_tokens : that its KV cache holds [tokens]. max_num_seqs : the engine's own limit [responses].
-    together : responses of a prompt on the rank that hold its prompt once; 1 without prefix sharing [responses].
+    group_size : responses of a prompt on the rank that hold its prompt once; 1 without prefix sharing [responses].
 
     Notes
     -----
     All at once where their most tokens fit: as some end, the others grow. Else as many as fit with a queue behind them.
     """
     responses, kv_tokens = np.asarray(responses, dtype=np.float64), np.asarray(kv_tokens, dtype=np.float64)
-    at_once, queued = held_tokens(lengths, prompt_tokens, together)
+    at_once, queued = held_tokens(lengths, prompt_tokens, group_size)
     all_fit = (responses * at_once <= kv_tokens) & (responses <= max_num_seqs)
     fitting = np.minimum(np.floor(kv_tokens / queued), max_num_seqs)
     # One response alone may grow to the greatest length.

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autodeploy.calibration.shipped.strategy_groups import gains
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.reports.figures.charts import SPEED_FILE
 from docs.accuracy_page.measures import measure
 from docs.accuracy_page.plot import write_accuracy
@@ -14,8 +16,6 @@ from docs.backtest_groups import backtests
 from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import ladder_section
 from docs.scoreboard import ladder_lines, published_lines, vendor_lines
-from docs.shipped_calibration.realised import gains
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

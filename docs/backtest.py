@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autodeploy.calibration.shipped.strategy_groups import came_true, gains
+from autodeploy.calibration.shipped.tables import shipped_records
 from docs.accuracy_page.aims import fits
 from docs.accuracy_page.page import table
 from docs.backtest_groups import MEAN_AIM, WORST_AIM, backtests, layout_words, lines, summary, weights_of
-from docs.shipped_calibration.realised import came_true, gains
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.calibration.shipped.strategy_groups import Gain
     from autodeploy.specs.record import Record
     from docs.backtest_groups import Backtest
-    from docs.shipped_calibration.realised import Gain
 
 PAGE = Path(__file__).resolve().parent / "backtest.md"
 ENOUGH_STRATEGIES = 5  # strategies of a group from which the order of all is told

@@ -16,20 +16,18 @@ import numpy as np
 from autodeploy.calibration.evidence import evidence_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.class_spreads import covering, run_row
+from autodeploy.calibration.shipped.strategy_groups import calibration_of, realised_of, strategy_groups, told_apart
 from autodeploy.costs.prediction_spread import coverage
 from autodeploy.costs.steps.scenarios import step_times_in
 from autodeploy.search.ranking.regret import cautious_order, regrets, with_unproven_gains
 from autodeploy.search.ranking.sensitivities import Responses
 from autodeploy.search.ranking.uncertainty import run_of
-from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.search.ranking.unproven import share_draws, unproven_in
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import kendall_tau
 from docs.accuracy_page.refits import overlays_of, without
-from docs.shipped_calibration.covering import covering
-from docs.shipped_calibration.realised import realised_of
-from docs.shipped_calibration.run_rows import run_row
-from docs.shipped_calibration.strategy_groups import calibration_of, strategy_groups, told_apart
 from hardware_profiles.loader import recalibrated
 
 if TYPE_CHECKING:
@@ -39,9 +37,8 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.calibration.record_prediction import Prediction
+    from autodeploy.calibration.shipped.strategy_groups import Gain, StrategyGroup
     from autodeploy.specs.record import Record
-    from docs.shipped_calibration.realised import Gain
-    from docs.shipped_calibration.strategy_groups import StrategyGroup
 
 DRAWS = 200
 MEAN_AIM, WORST_AIM = 0.02, 0.06
@@ -193,7 +190,7 @@ def averse_order(
     """Places of strategies as the averse ranking orders plans that all fit, with as much headroom."""
     context = predictions[0].context
     assert context.profile is not None
-    box = error_box(context.profile, context)
+    box = uncertainty_set(context.profile, context)
     worlds = [{}, *box.ends()]
     times = np.concatenate(
         [step_times_in(p.candidate, p.context, [p.layout], box.numbers, worlds) for p in predictions]

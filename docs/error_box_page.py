@@ -29,7 +29,7 @@ def error_box_page() -> str:
     """Tables of the numbers, one a spec."""
     from autodeploy.costs.inputs.build_context import profile_of, spec_context
     from autodeploy.costs.steps.scenarios import SHIFTED
-    from autodeploy.search.ranking.uncertainty_set import error_box
+    from autodeploy.search.ranking.uncertainty_set import uncertainty_set
     from autodeploy.specs.reading import read_spec_document
 
     text = """# Uncertain parameters (the error box)
@@ -42,7 +42,7 @@ capped at 1. For any other spec, see `risk.box` in its PlanSet. Background:
     for title, document in SPECS.items():
         spec = read_spec_document(document)
         profile = profile_of(spec.cluster)
-        box = error_box(profile, spec_context(spec, profile, frozenset()))
+        box = uncertainty_set(profile, spec_context(spec, profile, frozenset()))
         rows = []
         for number in (*box.numbers, *box.of_memory):
             form = "{:+.2f} to {:+.2f}" if SHIFTED.intersection(number.multiplies) else "{:.2f} to {:.2f}"

@@ -229,7 +229,7 @@ def models_page() -> str:
 
 
 def _kind(model: object) -> str:
-    attention = "MLA" if getattr(model, "is_mla", False) else "GQA or MHA"
+    attention = "MLA" if getattr(model, "kv_lora_rank", None) else "GQA or MHA"
     return f"{attention}, {'experts' if getattr(model, 'is_moe', False) else 'dense'}"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.calibration.shipped.generation import fitted_systems, records_of, shipped_generation, write_generation
 from autodeploy.calibration.validation import validate_generation
 from autodeploy.costs.post_training.generator import generator_of
 from autodeploy.specs.presets import load_preset
@@ -15,7 +16,6 @@ from autodeploy.specs.rl import GenerationLayout
 from docs.accuracy_page.errors import Errors, errors_of
 from docs.accuracy_page.generation import FITTED_SETS, LeftOut, files_left_out, lengths_left_out, residuals_as_shipped
 from docs.accuracy_page.page import percent, signed, table
-from docs.shipped_calibration.generation_shipped import fitted_systems, records_of, shipped_generation, write_generation
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile
 

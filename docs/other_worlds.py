@@ -12,7 +12,7 @@ from autodeploy.costs.layers.unit_costs import closed
 from autodeploy.costs.steps.scenarios import context_in, step_times_in
 from autodeploy.search import planner
 from autodeploy.search.branch_and_bound.best_first import best_first
-from autodeploy.search.branch_and_bound.search_space import Searched, legal_tree, search_space, swept_tree
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, legal_tree, search_space, swept_tree
 from autodeploy.search.choices.effort import budget
 from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.plans import layouts_of_solved, plans_of_solved
@@ -20,7 +20,7 @@ from autodeploy.search.ranking.selection import weight_of
 from autodeploy.search.run_price import price_of
 
 if TYPE_CHECKING:
-    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.costs.steps.scenarios import Scenario
     from autodeploy.search.ranking.advice import Advice
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
@@ -55,7 +55,7 @@ class Planned:
         identity = self._prepared.identity
         return plans_of_solved([self.advice.weighed[place].solved], self.spec, identity)[0]
 
-    def known_s(self, world: World) -> Floats:
+    def known_s(self, world: Scenario) -> Floats:
         """Step times in a world of the plans that were considered, as they stand, in their order."""
         numbers = self.advice.responses.box.numbers
         seconds = [
@@ -64,7 +64,7 @@ class Planned:
         ]
         return np.array(seconds)
 
-    def best_s(self, world: World, memory_factor: float) -> float:
+    def best_s(self, world: Scenario, memory_factor: float) -> float:
         """Step time of the best plan found in a world where peaks are `memory_factor` times the predicted ones."""
         numbers = self.advice.responses.box.numbers
         context = self._prepared.context
@@ -75,7 +75,7 @@ class Planned:
         swept = swept_tree(self._tree, there)
         fits = np.flatnonzero(np.isfinite(swept.sweep.after_recompute_s))
         candidates, contexts = self._tree.candidates().take(fits), closed(there)
-        searched = Searched(
+        searched = SearchSpace(
             candidates,
             swept.sweep.take(fits),
             swept.used[fits],

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.post_training import validate_rl
-from autodeploy.costs.post_training.overheads import defaults_of
-from docs.accuracy_page.page import percent, signed, table
-from docs.shipped_calibration.overhead_fit import (
+from autodeploy.calibration.shipped.overhead_fit import (
     EAGER,
     HOST,
     OverheadFit,
@@ -21,6 +19,8 @@ from docs.shipped_calibration.overhead_fit import (
     shipped_rl,
     speed_errors,
 )
+from autodeploy.costs.post_training.overheads import defaults_of
+from docs.accuracy_page.page import percent, signed, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

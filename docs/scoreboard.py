@@ -17,6 +17,9 @@ from autodeploy.analysis.ablation.cases import CASES, read_cases
 from autodeploy.analysis.ablation.comparison_sides import Runs
 from autodeploy.analysis.ablation.published import METRICS, ablate_published
 from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.calibration.shipped.class_spreads import covering
+from autodeploy.calibration.shipped.strategy_groups import gains
+from autodeploy.calibration.shipped.tables import coverage_table, fitted_profiles, shipped_records
 from autodeploy.formats.import_document import import_file
 from autodeploy.search import planner
 from docs.accuracy_page.aims import Line, fits, record_lines
@@ -25,9 +28,6 @@ from docs.accuracy_page.sets import ASCEND
 from docs.backtest_groups import backtests
 from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import LADDER, PUBLISHED
-from docs.shipped_calibration.covering import covering
-from docs.shipped_calibration.realised import gains
-from docs.shipped_calibration.shipped import coverage_table, fitted_profiles, shipped_records
 from hardware_profiles.loader import recalibrated
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.branch_and_bound.best_first import best_first
-from autodeploy.search.branch_and_bound.search_space import Searched, search_space
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, search_space
 from autodeploy.search.choices.layouts import templates, to_layout
 from autodeploy.search.placement.evaluate import Evaluator
 from autodeploy.search.placement.solve import greedy
@@ -30,7 +31,6 @@ from autodeploy.specs.spec import Spec
 from docs.line_chart import Chart, svg
 from docs.schema_tables import table
 from docs.search_pictures import fate_bars, schedules
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.candidate import Solved
@@ -61,7 +61,7 @@ class Case:
 
     name: str
     spec: Spec
-    searched: Searched
+    searched: SearchSpace
     frontier: SearchState
     script_s: float | None
     script_fits: bool

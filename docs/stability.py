@@ -30,7 +30,7 @@ from docs.schema_tables import table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.costs.steps.scenarios import Scenario
 
 DOCS: Final = Path(__file__).resolve().parent
 EXAMPLES: Final = DOCS.parent / "examples"
@@ -89,7 +89,7 @@ def held(name: str, spec: Spec, count: int) -> dict[str, Any]:
     place_of = {each.row: place for place, each in enumerate(advice.weighed)}
     instead = [place_of[each.instead] for each in advice.weighed]
 
-    def regret(world: World, level: float, *, known: bool) -> list[float]:
+    def regret(world: Scenario, level: float, *, known: bool) -> list[float]:
         """In a world in which peaks are at this percentile of their spread, or must be expected to be."""
         times, factor = planned.known_s(world), float(np.exp(NORMAL.inv_cdf(level) * sigma))
         fitting = np.where(level <= chances, times, np.inf)

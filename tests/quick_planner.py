@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.costs.inputs.context import Context
-    from autodeploy.costs.steps.scenarios import Moved, World
+    from autodeploy.costs.steps.scenarios import Perturbation, Scenario
     from autodeploy.search.planner import LaunchRules
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.cluster import ClusterSpec
@@ -199,7 +199,9 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     return plan.model_copy(update={"step_time_s": step_time_s, "tokens_per_s_per_npu": rate})
 
 
-def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]) -> list[Breakdown]:
+def breakdowns_in(
+    spec: Spec, plan: Plan, numbers: Sequence[Perturbation], worlds: Sequence[Scenario]
+) -> list[Breakdown]:
     """The step of `reestimate` as one part, where the software has moved; nothing else moves it."""
     software = {number.name for number in numbers if "release_current" in number.multiplies}
     power, step_time_s = 1.0 if plan.rank > 1 else 2.0, reestimate(spec, plan).step_time_s

@@ -152,6 +152,13 @@ class MalformedBody(HTTPException):
         super().__init__(400, detail)
 
 
+def refuse_nul(**texts: str | None) -> None:
+    """Refuses parameters of a query with a character that no database stores."""
+    for name, text in texts.items():
+        if text is not None and "\0" in text:
+            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
+
+
 async def read_measurement(request: Request) -> MeasuredRun:
     """The measurement in the body: JSON or YAML, or as text the file itself.
 

@@ -1,4 +1,4 @@
-"""Following searches: one look at the database for everybody who waits for news in this process."""
+"""News of searches: one look at the database for everybody who waits for news in this process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Follower:
             self._news.set()
 
 
-class Following:
+class EventBroadcast:
     """Looks for all followers at once, in a thread of its own, as long as there are any."""
 
     def __init__(self, searches: SearchService, stopping: threading.Event) -> None:
@@ -128,7 +128,7 @@ class Following:
             pass
 
 
-def following_of(request: Request) -> Following:
+def broadcast_of(request: Request) -> EventBroadcast:
     """That of the app that the request came to."""
-    following: Following = request.app.state.following
+    following: EventBroadcast = request.app.state.broadcast
     return following

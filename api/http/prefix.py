@@ -7,7 +7,7 @@ that goes out and names an address of this service gets it: pages by `own_addres
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 def own_address(request: Request, path: str) -> str:
     """The path as the client has to ask for it."""
     return str(request.scope.get("root_path", "")) + path
+
+
+def next_page(request: Request, after: str | None) -> str | None:
+    """Address of the piece of a list that follows the item `after`; None at the end."""
+    if after is None:
+        return None
+    kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
+    return f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', after)])}"
 
 
 def refuse_own_paths(app: FastAPI, prefix: str) -> None:

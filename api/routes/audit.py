@@ -1,16 +1,14 @@
 """Routes of the audit log."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Self
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from api.http.dependencies import PrincipalDep, ServicesDep
-from api.http.prefix import own_address
+from api.http.dependencies import PrincipalDep, ServicesDep, refuse_nul
+from api.http.prefix import next_page
 from api.http.problems import responses
-from autodeploy.kit.errors import SpecError
-from autodeploy.messages import Message
 from autodeploy.service.requests.callers import AuditFilter, AuditPage
 from autodeploy.service.store.base import AUDIT_ID_PATTERN, iso
 
@@ -66,12 +64,6 @@ def list_audit(
     first."""
     principal.require("admin")
     where = AuditFilter(key_id, author, team, action, object_id)
-    for name in AuditFilter.__dataclass_fields__:
-        if "\0" in (getattr(where, name) or ""):
-            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
+    refuse_nul(**asdict(where))
     page = services.audit.list(where, limit=limit, after=after)
-    next_url = None
-    if page.next_after is not None:
-        kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
-        next_url = f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', page.next_after)])}"
-    return AuditList.of(page, next_url)
+    return AuditList.of(page, next_page(request, page.next_after))

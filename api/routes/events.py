@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from api.http.dependencies import SearchesDep, SearchId, ServicesDep
-from api.http.event_broadcast import following_of
+from api.http.event_broadcast import broadcast_of
 from api.http.problems import responses
 from autodeploy.service.store.events import STATUS
 from autodeploy.specs.planset import FINISHED
@@ -44,7 +44,7 @@ async def stream_events(
     """
     seen = last_event_id if last_event_id is not None else after or 0
     end_s = time.monotonic() + services.settings.stream_limit_s
-    with following_of(request).follow(search_id, seen) as follower:
+    with broadcast_of(request).follow(search_id, seen) as follower:
         while (left_s := end_s - time.monotonic()) > 0 and not follower.is_over:
             for event in await follower.news(left_s):
                 yield ServerSentEvent(data=event.data, event=event.kind, id=str(event.seq))

@@ -2,18 +2,15 @@
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from api.http.dependencies import PlanId, RunId, ServicesDep, read_measurement, run_slowly
+from api.http.dependencies import PlanId, RunId, ServicesDep, read_measurement, refuse_nul, run_slowly
 from api.http.openapi import input_ref
-from api.http.prefix import own_address
+from api.http.prefix import next_page
 from api.http.problems import responses
 from autodeploy.analysis.trace_comparison import compared_parts
-from autodeploy.kit.errors import SpecError
-from autodeploy.messages import Message
 from autodeploy.service.clusters.overlays import MeasuredFile
 from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
 from autodeploy.service.store.base import PLAN_ID_PATTERN, RUN_ID_PATTERN, iso
@@ -244,9 +241,7 @@ def list_runs(
     after: After = None,
 ) -> RunList:
     """Newest first, each beside what had been predicted. A key sees its team's runs, one with scope admin all."""
-    for name, text in (("cluster", cluster), ("author", author), ("team", team)):
-        if text is not None and "\0" in text:
-            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
+    refuse_nul(cluster=cluster, author=author, team=team)
     page = services.runs.list(plan_id=plan_id, cluster=cluster, author=author, team=team, limit=limit, after=after)
     return _listed(request, page)
 
@@ -277,8 +272,4 @@ def list_clusters(services: ServicesDep) -> ClusterList:
 
 
 def _listed(request: Request, page: RunPage) -> RunList:
-    next_url = None
-    if page.next_after is not None:
-        kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
-        next_url = f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', page.next_after)])}"
-    return RunList.of(page, next_url)
+    return RunList.of(page, next_page(request, page.next_after))

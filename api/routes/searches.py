@@ -4,19 +4,26 @@ import re
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BeforeValidator
 
-from api.http.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep, WebhookDep, read_document, run_submission
+from api.http.dependencies import (
+    SearchesDep,
+    SearchId,
+    ServicesDep,
+    WaitDep,
+    WebhookDep,
+    read_document,
+    refuse_nul,
+    run_submission,
+)
 from api.http.documents import Annotations, PlanList, SearchDocument, SearchList
-from api.http.event_broadcast import following_of
+from api.http.event_broadcast import broadcast_of
 from api.http.openapi import spec_request_body
-from api.http.prefix import own_address
+from api.http.prefix import next_page
 from api.http.problems import responses
-from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.requests.intake import read_spec
 from autodeploy.service.searches.service import NEWEST
@@ -99,7 +106,7 @@ async def create_search(
 async def wait_until_finished(search_id: str, wait_s: float, request: Request) -> None:
     """Returns when the search is finished or gone, the time is over, the client gone or the server stopping."""
     end_s = time.monotonic() + wait_s
-    with following_of(request).follow(search_id) as follower:
+    with broadcast_of(request).follow(search_id) as follower:
         while (left_s := end_s - time.monotonic()) > 0 and not follower.is_over:
             await follower.news(min(left_s, CLIENT_LOOK_S))
             if await request.is_disconnected():
@@ -136,16 +143,10 @@ def list_searches(
 ) -> Response:
     """Pages are stable while searches are added: `next` continues after the last one shown. No value comes last. A key
     sees its team's searches, one with scope admin everybody's."""
-    for name, text in (("model", model), ("profile", profile), ("tag", tag), ("author", author), ("team", team)):
-        if text is not None and "\0" in text:
-            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
+    refuse_nul(model=model, profile=profile, tag=tag, author=author, team=team)
     where = SearchFilter(model, profile, status, tag, created_after, created_before, author, team)
     page = searches.list(where, limit=limit, after=after, sort=sort)
-    next_url = None
-    if page.next_after is not None:
-        kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
-        next_url = f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', page.next_after)])}"
-    return Response(SearchList.json_of(page, next_url), media_type="application/json")
+    return Response(SearchList.json_of(page, next_page(request, page.next_after)), media_type="application/json")
 
 
 @router.get(

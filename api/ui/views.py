@@ -23,7 +23,7 @@ from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.store.base import iso
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import list_presets
-from autodeploy.specs.reading import slips
+from autodeploy.specs.reading import common_mistakes
 from autodeploy.specs.spec import Spec, spec_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.stack.frameworks import launchers
@@ -32,7 +32,7 @@ from hardware_profiles import KINDS, ProfileError, list_profiles, load_profile, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.search.planner import WhyNot
     from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunPage
     from autodeploy.service.searches.views import PlanView, SearchSummary, SearchView
@@ -216,7 +216,7 @@ class Views:
         """
         refuse_unstorable(document)
         spec = read_network_spec(document, self._services.planner)
-        doubtful = () if sure else slips(spec)
+        doubtful = () if sure else common_mistakes(spec)
         if doubtful:
             raise DoubtfulSpec(errors=tuple(FieldError(each.path, each.message) for each in doubtful))
         return self._services.searches.submit(spec).search.id
@@ -225,7 +225,7 @@ class Views:
         """Starts the search that a pasted file asks for; `beside` as in `pasted_document`; errors as `submit`."""
         return self.submit(self._services.read(pasted_document, text, beside or {})[0], sure=sure)
 
-    def read_text(self, text: str, beside: Mapping[str, str]) -> tuple[Imported, tuple[str, ...]]:
+    def read_text(self, text: str, beside: Mapping[str, str]) -> tuple[ImportResult, tuple[str, ...]]:
         """What a pasted file says and what looks like a slip in it, if a search could be made of it.
 
         Raises
@@ -236,7 +236,7 @@ class Views:
         document, imported = self._services.read(pasted_document, text, beside)
         refuse_unstorable(document)
         spec = read_network_spec(document, self._services.planner)
-        return imported, tuple(each.message for each in slips(spec))
+        return imported, tuple(each.message for each in common_mistakes(spec))
 
     def plan(self, plan_id: str) -> PlanView:
         """A plan with the newest search that found it; NotFoundError when there is none."""

@@ -53,7 +53,7 @@ TELLS_OUTLIERS = 3
 LEAST_SHARE = 0.1
 
 Overlay = dict[str, Any]
-World = Mapping[str, float]
+Scenario = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ClusterRun:
     group: str
     measured_s: float
     spread: float
-    predict: Callable[[Overlay, Sequence[FitParameter], Sequence[World]], list[dict[str, float]]]
+    predict: Callable[[Overlay, Sequence[FitParameter], Sequence[Scenario]], list[dict[str, float]]]
     parts: Mapping[str, float] = field(default_factory=dict)
     work: str = ""
 
@@ -123,7 +123,7 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     def linear_at(overlay: Overlay, moving: tuple[FitParameter, ...]) -> tuple[Floats, Floats]:
         """The residuals [rows], and their forward differences by each parameter [rows, parameters], without limits of
         fractions: all priced together."""
-        worlds: list[World] = [{}, *({p.name: STEP} for p in moving)]
+        worlds: list[Scenario] = [{}, *({p.name: STEP} for p in moving)]
         predicted = {group: run.predict(overlay, moving, worlds) for group, run in configurations.items()}
         errors = np.array([row.residual(each) for row in rows for each in predicted[row.run.group]], dtype=np.float64)
         errors = errors.reshape(len(rows), len(worlds))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.prediction_spread import MemorySpread, Spread
     from autodeploy.costs.stages.step_classes import StepClasses
     from autodeploy.costs.steps.estimate import Estimate, Layout
-    from autodeploy.costs.steps.scenarios import Moved
+    from autodeploy.costs.steps.scenarios import Perturbation
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.record import MemoryCounts, Record
     from autodeploy.specs.strategy import Strategy
@@ -166,7 +166,7 @@ def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any
         return {}
     if "by_operator" in recompute.modules:
         return {}
-    if record.model.is_moe or record.model.is_mla or not record.strategy.fsdp:
+    if record.model.is_moe or not record.model.attention.own_keys or not record.strategy.fsdp:
         diagnoses.say("/strategy/recompute/modules", "by operator; read as norms and activations")
         return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
     diagnoses.say("/strategy/recompute/modules", "read as by operator, which is what its software has", widens=False)
@@ -255,7 +255,7 @@ def predict_record(
     overlay: Path | None = None,
     efficiency: Mapping[str, float] | None = None,
     calibrated: bool = True,
-    factors_of: Callable[[Profile], Sequence[Moved]] | None = None,
+    factors_of: Callable[[Profile], Sequence[Perturbation]] | None = None,
 ) -> Prediction:
     """Predict the run of a record, whatever legality rules say of it: it ran.
 

@@ -21,7 +21,7 @@ from autodeploy.cli.verify import Megatron, MindSpeed, MindSpeedLLM, Python, Sta
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autodeploy.analysis.launch_checks.baseline import Baseline
     from autodeploy.analysis.launch_checks.launch import Launch
@@ -146,7 +146,9 @@ def check(
     ] = None,
     allow_flag: Annotated[
         list[str] | None,
-        typer.Option("--allow-flag", metavar="FLAG", help="flag of your own fork; repeatable"),
+        typer.Option(
+            "--allow-flag", metavar="FLAG", help="flag of your own fork, or @FILE with one a line; repeatable"
+        ),
     ] = None,
     server: Server = None,
     output_format: Annotated[CheckFormat, typer.Option("-f", "--format", help="json: the CheckReport")] = (
@@ -181,7 +183,7 @@ def check(
         min_mfu=None if min_mfu is None else share(min_mfu, "--min-mfu", most=1.0),
         max_slowdown=None if max_slowdown is None else share(max_slowdown, "--max-slowdown", most=100.0),
         allow_rules=tuple(allow_rule or ()),
-        allow_flags=tuple(allow_flag or ()),
+        allow_flags=tuple(_named(allow_flag)),
     )
     refuse_unknown_rules(limits.allow_rules, "--allow-rule")
     asked = LaunchOptions(file, settings, cluster, device, num_npus)
@@ -278,6 +280,15 @@ def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> Ch
     from autodeploy.search import planner
 
     return check_launch(launch, limits, planner=planner, baseline=before)
+
+
+def _named(given: list[str] | None) -> Iterator[str]:
+    """Names as they were given; of `@FILE` those on its lines, without comments."""
+    from autodeploy.specs.text_files import read_text
+
+    for name in given or ():
+        lines = read_text(Path(name[1:])).splitlines() if name.startswith("@") else [name]
+        yield from (text for line in lines if (text := line.partition("#")[0].strip()))
 
 
 def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, before: Baseline | None) -> CheckReport:

@@ -15,7 +15,7 @@ from autodeploy.stack.frameworks import launchers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.messages import Language
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.session import Services
@@ -160,7 +160,7 @@ def import_file(
     write_report(yaml_text(_document(imported, cluster, device, num_npus)), output)
 
 
-def read_foreign(file: Path, settings: list[str] | None = None, name: str | None = None) -> Imported:
+def read_foreign(file: Path, settings: list[str] | None = None, name: str | None = None) -> ImportResult:
     """The file as `importers.import_document` reads it, with variables given as NAME=VALUE.
 
     Raises
@@ -196,7 +196,7 @@ def variables_of(settings: list[str] | None) -> dict[str, str]:
     return variables
 
 
-def _document(imported: Imported, cluster: str | None, device: str | None, num_npus: int | None) -> dict[str, Any]:
+def _document(imported: ImportResult, cluster: str | None, device: str | None, num_npus: int | None) -> dict[str, Any]:
     """A whole spec, checked; of a model alone its part, and of a script without chips what it says."""
     from autodeploy.cli.output import notify
 

@@ -16,7 +16,7 @@ from autodeploy.cli.catalogue import models_app, profiles_app, stacks_app
 from autodeploy.cli.comparisons import ablate_app, compare_app
 from autodeploy.cli.conversion import export_app, import_file_app
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
-from autodeploy.cli.output import EveryCommand, begin, loudness
+from autodeploy.cli.output import EveryCommand, begin, verbosity
 from autodeploy.cli.runs import replay_app, runs_app
 from autodeploy.cli.serve import serve_app, worker_app
 from autodeploy.cli.what_if import improve_app, recommend_app, why_not_app
@@ -134,7 +134,7 @@ def run_alone() -> NoReturn:
 def _show_trace_when_asked(code: int) -> None:
     import os
 
-    if loudness() == "verbose" or (code == SERVICE_ERROR and os.environ.get("AUTODEPLOY_DEBUG")):
+    if verbosity() == "verbose" or (code == SERVICE_ERROR and os.environ.get("AUTODEPLOY_DEBUG")):
         import traceback
 
         traceback.print_exc()

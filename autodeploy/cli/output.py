@@ -16,7 +16,6 @@ from autodeploy.cli.options import current_language
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, label, text_of
 from autodeploy.messages.field_faults import os_fault
-from autodeploy.reports.wording import command_text, report_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,35 +31,35 @@ if TYPE_CHECKING:
 
 
 # How much a command says beside its report.
-Loudness = Literal["quiet", "normal", "verbose"]
+Verbosity = Literal["quiet", "normal", "verbose"]
 
-_LOUDNESS: ContextVar[Loudness] = ContextVar("how much the command that runs says", default="normal")
+_VERBOSITY: ContextVar[Verbosity] = ContextVar("how much the command that runs says", default="normal")
 
 
-def loudness() -> Loudness:
+def verbosity() -> Verbosity:
     """That of the command that runs."""
-    return _LOUDNESS.get()
+    return _VERBOSITY.get()
 
 
 def begin() -> None:
     """A command begins, of which nothing is known yet."""
-    _LOUDNESS.set("normal")
+    _VERBOSITY.set("normal")
 
 
 def log_changes() -> dict[str, str]:
     """What the options change of the settings of a service's log."""
-    level = {"quiet": "warning", "verbose": "debug"}.get(loudness())
+    level = {"quiet": "warning", "verbose": "debug"}.get(verbosity())
     return {} if level is None else {"log_level": level}
 
 
-def _choose(which: Loudness, *, wanted: bool) -> None:
+def _choose(which: Verbosity, *, wanted: bool) -> None:
     if not wanted:
         return
-    if loudness() not in {"normal", which}:
+    if verbosity() not in {"normal", which}:
         from autodeploy.kit.errors import SpecError
 
-        raise SpecError(Message("common.excludes_it", what=f"--{loudness()}"), path=f"--{which}")
-    _LOUDNESS.set(which)
+        raise SpecError(Message("common.excludes_it", what=f"--{verbosity()}"), path=f"--{which}")
+    _VERBOSITY.set(which)
 
 
 def _be_quiet(wanted: bool) -> None:
@@ -185,7 +184,7 @@ def write_text_report(text: str, output: Path | None) -> None:
 
 def talk(text: str) -> None:
     """A word to the person, on stderr; with `--quiet` none."""
-    if loudness() == "quiet":
+    if verbosity() == "quiet":
         return
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
@@ -265,6 +264,8 @@ QUIET_S = 5.0  # so long without a line, and the next report is shown whatever i
 
 def progress_text(progress: Progress, lang: Language = "en") -> str:
     """Counts by fate, the best so far and the proven gap, in one line."""
+    from autodeploy.reports.wording import command_text, report_text
+
     parts = [command_text(lang, "strategies", count=f"{progress.enumerated:,}")]
     fates = ("rejected", "too_big", "pruned", "solved")
     parts += [f"{label(lang, name)} {count:,}" for name in fates if (count := getattr(progress, name))]
@@ -286,7 +287,7 @@ class SearchTalk:
         self._said_s = 0.0
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty() and loudness() == "normal":
+        if sys.stderr.isatty() and verbosity() == "normal":
             from rich.console import Console
 
             self._status = Console(stderr=True).status(label(self._lang, "search"))
@@ -318,7 +319,7 @@ class SearchTalk:
 
             self._status.update(escape(text))
         elif (
-            loudness() == "verbose"
+            verbosity() == "verbose"
             or progress.kind in {"enumerated", "incumbent", "finished"}
             or progress.elapsed_s - self._said_s >= QUIET_S
         ):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, current_language
-from autodeploy.cli.output import log_changes, loudness
+from autodeploy.cli.output import log_changes, verbosity
 from autodeploy.messages import Message
 
 serve_app = typer.Typer()
@@ -36,7 +36,7 @@ def _say(key: str, **values: object) -> None:
     """A line to the person who started the server; the log is for those who keep it running."""
     from autodeploy.reports.wording import command_text
 
-    if loudness() == "quiet":
+    if verbosity() == "quiet":
         return
     typer.echo(command_text(current_language(), key, **values))
 

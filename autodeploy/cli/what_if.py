@@ -303,9 +303,14 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     shown += [other for other in report.keeping_layout if other.name not in {i.name for i in shown}]
     if shown:
         lines.append(table_text(columns, [_improve_cells(i, lang) for i in shown], right=frozenset({1, 2, 3})))
+        if any(abs(each.memory_gain_pct) >= 0.1 for each in shown):
+            lines.append(command_text(lang, "memory_beside") + "\n")
         lines += _flag_lines(shown, lang)
     else:
         lines.append(command_text(lang, "nothing_gains", count=report.tried) + "\n")
+    for key, other in (("larger_batch", report.batch), ("fewer_cards", report.fewer_cards)):
+        if other is not None:
+            lines += wrap(command_text(lang, key, value=f"{other.value:,}", gain=f"{other.gain_pct:.1f}"))
     if report.best_gain_pct is not None:
         gains = report.best_gain_pct > 0.0
         gain = {"gain": f"{report.best_gain_pct:.1f}"} if gains else {}
@@ -316,9 +321,10 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
 def _improve_cells(improvement: Improvement, lang: Language) -> list[str]:
     from autodeploy.reports.wording import change_name, check_text, command_text, seconds
 
+    beside = improvement.memory_gain_pct
     return [
         change_name(lang, improvement.name),
-        f"{improvement.gain_pct:+z.1f} %",
+        f"{improvement.gain_pct:+z.1f} %" + (f" ({beside:+.1f} %)" if abs(beside) >= 0.1 else ""),
         seconds(improvement.step_time_s),
         f"{improvement.peak_memory_gib:.1f}",
         check_text(lang, "checkpoint_loaded") if improvement.keeps_checkpoint_layout else command_text(lang, "convert"),

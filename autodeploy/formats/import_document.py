@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.import_result import UNNAMED, Imported
+from autodeploy.formats.common.import_result import UNNAMED, ImportResult
 from autodeploy.formats.common.launch_script import refuse_other_configuration
 from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
 from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch
@@ -30,7 +30,7 @@ SCRIPT_SIGNS = ("#!/", "torchrun", "actor_rollout_ref.", "--tensor-model-paralle
 _BOOLEAN_WORD = re.compile(r"\b(?:yes|no|on|off)\b", re.IGNORECASE)
 
 
-def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
+def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name: str | None = None) -> ImportResult:
     """The spec in a file; files that it names are looked for next to it. As `import_document`."""
     text = read_text(path)
     if path.name == "config.json" and name is None:
@@ -50,7 +50,7 @@ def import_document(
     variables: Mapping[str, str] | None = None,
     name: str | None = None,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec in a text: an own spec or PlanSet, a Hugging Face config.json, a launch script or file.
 
     Parameters
@@ -83,7 +83,7 @@ def import_document(
         if is_fsdp2_script(text):
             return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
         return import_launch_script(text, variables, name, _stem(filename), base_dir).with_doubts()
-    document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
+    document = load_json(text, constants=True) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     if isinstance(document, Mapping) and is_keyed(document):
         launch = keyed_launch(document, text, variables or {})
         return imported_launch(launch, text, name, _stem(filename)).with_doubts()
@@ -110,7 +110,7 @@ def is_script(text: str, suffix: str) -> bool:
 
 def _of_mapping(
     document: Mapping[str, Any], text: str, filename: str | None, name: str | None, base_dir: Path | None
-) -> Imported | None:
+) -> ImportResult | None:
     """What a mapping is, by its keys; None where nothing tells it."""
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
@@ -126,19 +126,19 @@ def _of_mapping(
     if "model" not in document and {"architectures", "model_type", "hidden_size"} & document.keys():
         model, diagnostics = read_hf_config(document, name)
         document_of_model = {"model": model.model_dump(mode="json", exclude_unset=True)}
-        return Imported("hf-config", document_of_model, diagnostics).with_doubts()
+        return ImportResult("hf-config", document_of_model, diagnostics).with_doubts()
     from autodeploy.specs.spec import Spec
 
     own = document.keys() & Spec.model_fields.keys()  # the others are slips, where they are fewer
     is_spec = len(own) > len(document.keys() - own)
-    return Imported("spec", document, _all_taken(document), base_dir=base_dir) if is_spec else None
+    return ImportResult("spec", document, _all_taken(document), base_dir=base_dir) if is_spec else None
 
 
 def _is_of_framework(document: Mapping[str, Any]) -> bool:
     return is_mindspeed_rl(document) or is_fsdp2(document) or is_mindformers(document)
 
 
-def _of_plan_set(document: Mapping[str, Any]) -> Imported:
+def _of_plan_set(document: Mapping[str, Any]) -> ImportResult:
     """The spec of a PlanSet, with the strategy of its first plan."""
     from pydantic import ValidationError
 
@@ -153,7 +153,7 @@ def _of_plan_set(document: Mapping[str, Any]) -> Imported:
     plan = plan_set.plans[0] if plan_set.plans else None
     if plan is not None:
         spec["strategy"] = plan.strategy.model_dump(mode="json")
-    return Imported("plan-set", spec, _all_taken(spec), plan_id=plan.plan_id if plan else None)
+    return ImportResult("plan-set", spec, _all_taken(spec), plan_id=plan.plan_id if plan else None)
 
 
 def _all_taken(document: Mapping[str, Any]) -> Diagnostics:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.import_result import UNNAMED, Imported, KeptFlag, plan_id_of, search_of_marks, take_marks
+from autodeploy.formats.common.import_result import (
+    UNNAMED,
+    ImportResult,
+    KeptFlag,
+    plan_id_of,
+    search_of_marks,
+    take_marks,
+)
 from autodeploy.formats.common.launch_script import DPO, refused
 from autodeploy.formats.common.value_readers import FlagReader, KeyReader
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
@@ -96,7 +103,7 @@ def import_mindspeed_rl(
     name: str | None = None,
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a MindSpeed-RL configuration trains.
 
     Parameters
@@ -141,7 +148,7 @@ def import_mindspeed_rl(
     spec |= {"search": search_of_marks(text, TARGET), "strategy": strategy}
     kept = [KeptFlag(flag.name, flag.text, flag.line) for flag in flags.note_rest()]
     kept += reader.note_rest(REASONS, _effect, Message("importers.unknown_key"))
-    return Imported(
+    return ImportResult(
         "mindspeed-rl-yaml",
         spec,
         joined(flags.log, reader.log),

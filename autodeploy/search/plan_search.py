@@ -16,7 +16,7 @@ from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.candidate import with_placements
 from autodeploy.search.branch_and_bound.least_memory import least_memory
-from autodeploy.search.branch_and_bound.search_space import Searched, refuse_enormous, search_space
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, refuse_enormous, search_space
 from autodeploy.search.branch_and_bound.search_space import search_size as size_of_search
 from autodeploy.search.choices.effort import cores
 from autodeploy.search.predictions import with_run
@@ -25,8 +25,8 @@ from autodeploy.search.progress import Progress, SearchReporter
 from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.cost_of_target import price_of_target
 from autodeploy.search.ranking.infeasible import best_batch
-from autodeploy.search.ranking.reference_plans import BesidePlans
-from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found
+from autodeploy.search.ranking.reference_plans import ReferencePlans
+from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found, no_plan_in_time
 from autodeploy.search.ranking.selection import weight_of
 from autodeploy.search.run_planning import OBJECTIVE, plan_time_to_train, spare_rows
 from autodeploy.search.run_price import price_of
@@ -72,31 +72,47 @@ def plan(
     """
     started = time.monotonic()
     stop = Deadline(should_cancel, started, spec.search.time_limit_s)
+    label = SearchLabel(search_id, created_at, started)
     if spec.training.rl is not None:
         if spec.search.spare_nodes:
             why = Message("planner.post_training_is_not_planned_with_fewer_nodes")
             raise UnsupportedError(why, path="/search/spare_nodes", hint=Message("common.leave_it_out"))
-        from autodeploy.search.post_training.planning import plan_rl  # a tenth of a second, for post-training alone
+        # A tenth of a second, for post-training alone.
+        from autodeploy.search.post_training.planning import plan_post_training
 
-        return plan_rl(spec, UpdateSearch(stop), stop, search_id=search_id, created_at=created_at, started=started)
+        return plan_post_training(spec, UpdateSearch(stop), stop, label)
     if spec.search.objective == OBJECTIVE and phases_of(spec):
         part = partial(plan, progress=progress, should_cancel=stop)
         planned = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
         return _with_spares(spec, planned, stop)
+    return plan_pre_training(spec, stop, label, progress=progress, alone=alone, of=of)
+
+
+def plan_pre_training(
+    spec: Spec,
+    stop: Deadline,
+    label: SearchLabel,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    alone: bool = False,
+    of: Spec | None = None,
+) -> PlanSet:
+    """The best strategies of a step of pre-training or fine-tuning, ranked and explained; as `plan`."""
+    started = label.started
     _check_phases(spec)
     prepared = _ended(lambda: with_best_batch(prepare(spec)), spec, stop, alone=alone)
     refuse_unsaved(spec, prepared.profile.vendor)
     if of is not None:
         prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
-    with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
-        looked = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
-        searched, frontier, report = looked.searched, looked.frontier, looked.report
+    with ReferencePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
+        explored = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
+        searched, frontier, report = explored.searched, explored.frontier, explored.report
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
         advice = _advice(prepared, searched, frontier, stop, alone=alone)
         outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
-        result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, looked.enumerated_s), stop)
+        result = finish(prepared, outcome, replace(label, enumerated_s=explored.enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
-        raise _no_plan_in_time(spec)
+        raise no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)
     result = result if alone else _with_spares(prepared.spec, result, stop)
     report.finished(result)
@@ -121,10 +137,10 @@ class UpdateSearch:
         stop = Deadline(self.stop, started, spec.search.time_limit_s)
         prepared = with_best_batch(prepare(spec))
         refuse_unsaved(spec, prepared.profile.vendor)
-        looked = _look(prepared, spec, stop, started, None, alone=True)
-        frontier = looked.frontier
-        advice = _advice(prepared, looked.searched, frontier, stop, alone=True)
-        return layouts_found(prepared, looked.searched, frontier, advice)
+        explored = _look(prepared, spec, stop, started, None, alone=True)
+        frontier = explored.frontier
+        advice = _advice(prepared, explored.searched, frontier, stop, alone=True)
+        return layouts_found(prepared, explored.searched, frontier, advice)
 
     def why_none(self, spec: Spec) -> Infeasible | None:
         """Why there are none.
@@ -138,10 +154,10 @@ class UpdateSearch:
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _Exploration:
     """A space, the best of it, and who tells of it. enumerated_s : until the space was known."""
 
-    searched: Searched
+    searched: SearchSpace
     frontier: SearchState
     report: SearchReporter
     enumerated_s: float
@@ -156,7 +172,7 @@ def _look(
     *,
     alone: bool,
     swept: Callable[[], None] | None = None,
-) -> _Looked:
+) -> _Exploration:
     """The space of a spec, and the best of it. swept : called once the space is known, unless `alone`."""
     choice, context = prepared.choice, prepared.context
     searched = _ended(
@@ -168,7 +184,7 @@ def _look(
     report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
     report.enumerated()
     frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
-    return _Looked(searched, frontier, report, enumerated_s)
+    return _Exploration(searched, frontier, report, enumerated_s)
 
 
 def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:
@@ -176,17 +192,10 @@ def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool
     result = part() if alone else stop.search(part)
     if result is not None:
         return result
-    raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
+    raise no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
 
 
-def _no_plan_in_time(spec: Spec) -> SpecError:
-    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
-    return SpecError(
-        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
-    )
-
-
-def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
+def _best(spec: Spec, searched: SearchSpace, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
     """The best of the candidates and what is proven of the others."""
     kept = from_search(spec.search.top_k)
     search = least_memory if _for_memory(spec) else partial(best_first, parallel=cores() > 1, keep=kept)
@@ -198,7 +207,7 @@ def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline
 
 
 def _advice(
-    prepared: Prepared, searched: Searched, frontier: SearchState, stop: Deadline, *, alone: bool
+    prepared: Prepared, searched: SearchSpace, frontier: SearchState, stop: Deadline, *, alone: bool
 ) -> Advice | None:
     """The ranking by risk, where the spec wants one and there is something to rank: however short the time is."""
     spec = prepared.spec

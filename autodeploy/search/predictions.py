@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.costs.inputs.context import Context
-    from autodeploy.costs.steps.scenarios import Moved, World
+    from autodeploy.costs.steps.scenarios import Perturbation, Scenario
     from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.plan_details import PipelineTimeline
@@ -78,7 +78,9 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     return with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)
 
 
-def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]) -> list[Breakdown]:
+def breakdowns_in(
+    spec: Spec, plan: Plan, numbers: Sequence[Perturbation], worlds: Sequence[Scenario]
+) -> list[Breakdown]:
     """The parts of a plan's step predicted once more, in each world in which these numbers have moved.
 
     All are priced together, for a fit that asks often: for slopes, so without the limits of fractions. As the model

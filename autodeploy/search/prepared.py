@@ -12,7 +12,7 @@ from autodeploy.search.choices.effort import budget
 from autodeploy.search.ranking.measured_speed import measured_ratio
 from autodeploy.search.ranking.one_strategy import Prepared
 from autodeploy.search.ranking.plans import Identity
-from autodeploy.space.feature_choice import FeatureChoice, choose_features
+from autodeploy.space.feature_choice import FeatureChoice, choice_of
 from autodeploy.space.rules import refuse_unmodelled
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.stack.features import mechanisms
@@ -42,7 +42,7 @@ def prepare(spec: Spec) -> Prepared:
 def _resolved(spec: Spec) -> tuple[Profile, FeatureChoice]:
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
-    return profile, _choice(spec, profile)
+    return profile, choice_of(spec, profile)
 
 
 def identity_of(spec: Spec, profile: Profile, context: Context) -> Identity:
@@ -88,11 +88,7 @@ def plan_context(spec: Spec, plan: Plan) -> Context:
     """`context_of_plan` of a spec that is prepared for nothing else."""
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
-    return _on_cards_of(plan, spec, profile, _choice(spec, profile))
-
-
-def _choice(spec: Spec, profile: Profile) -> FeatureChoice:
-    return choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    return _on_cards_of(plan, spec, profile, choice_of(spec, profile))
 
 
 def _on_cards_of(plan: Plan, spec: Spec, profile: Profile, choice: FeatureChoice) -> Context:

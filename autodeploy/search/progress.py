@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.kit.deadline import Deadline
-    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.specs.planset import Counts, PlanSet
 
 
@@ -47,7 +47,7 @@ class SearchReporter:
         self,
         progress: Callable[[Progress], None] | None,
         started: float,
-        searched: Searched,
+        searched: SearchSpace,
         ratio: float,
         stop: Deadline,
     ) -> None:

@@ -19,7 +19,7 @@ from autodeploy.search.prepared import context_for, prepare
 from autodeploy.search.ranking.nearest_legal import nearest_changes
 from autodeploy.search.ranking.one_strategy import place as place_candidate
 from autodeploy.search.ranking.operator_report import operator_report
-from autodeploy.search.ranking.partial_strategy import Asked, explain_partly_given, is_whole
+from autodeploy.search.ranking.partial_strategy import PartialStrategy, explain_partly_given, is_whole
 from autodeploy.search.ranking.selection import axes_asked, mfu_of_a_second
 from autodeploy.search.ranking.why_not import explain_rejection
 from autodeploy.space.tree import distinct
@@ -27,7 +27,7 @@ from autodeploy.specs.answers import StrategyBound, StrategyBounds
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.specs.answers import WhyNot
     from autodeploy.specs.plan_details import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -82,7 +82,7 @@ def sampled(bound_s: Floats, most: int) -> Ints:
     return np.concatenate([order[:lowest], order[spread]])
 
 
-def _by_strategy(searched: Searched) -> tuple[Ints, Floats]:
+def _by_strategy(searched: SearchSpace) -> tuple[Ints, Floats]:
     """Of each strategy the candidate with the lowest bound, and the fewest bytes that the allocator holds under any."""
     if not len(searched.candidates):
         return np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -93,7 +93,7 @@ def _by_strategy(searched: Searched) -> tuple[Ints, Floats]:
     return order[starts], np.minimum.reduceat(searched.swept.least_bytes[order], starts)
 
 
-def _on_card_gib(searched: Searched, chosen: Ints, allocator_bytes: Floats) -> Floats:
+def _on_card_gib(searched: SearchSpace, chosen: Ints, allocator_bytes: Floats) -> Floats:
     """Memory on the card of candidates whose allocators hold so many bytes [n]."""
     gib = np.zeros(len(chosen))
     for number in np.unique(searched.variant[chosen]).tolist():
@@ -106,7 +106,7 @@ def _on_card_gib(searched: Searched, chosen: Ints, allocator_bytes: Floats) -> F
     return gib
 
 
-def _bound(searched: Searched, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:
+def _bound(searched: SearchSpace, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:
     context = searched.context_of(index)
     axes = searched.candidates.axes_at(index)
     step_s = ratio * float(searched.swept.bound_s[index])
@@ -147,7 +147,9 @@ def _explained(spec: Spec, strategy: Strategy, known: PlanSet | None, *, alone: 
     if not is_whole(strategy, moe=spec.model.is_moe):
         beside = known.plans[0].strategy if known is not None and known.plans else None
         return explain_partly_given(
-            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio, beside),
+            PartialStrategy(
+                spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio, beside
+            ),
             search=plan,
             predicted=lambda whole: predict(prepared, whole).plan,
             best=others,

@@ -20,7 +20,7 @@ from autodeploy.service.runner.call_pool import CallPool
 from autodeploy.service.runner.embedded import EmbeddedRunner
 from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER, Planner, load_planner
-from autodeploy.service.runner.workers import Presence, Workers
+from autodeploy.service.runner.workers import WorkerHeartbeat, Workers
 from autodeploy.service.runs.service import RunService
 from autodeploy.service.searches.service import SearchService
 from autodeploy.service.store.base import iso, now_in
@@ -524,10 +524,10 @@ def _runner(
     database: Database, settings: Settings, planner: str, *, with_runner: bool, as_worker: bool
 ) -> JobRunner | None:
     if settings.jobs == "procrastinate":
-        # Imported here: procrastinate is installed with the extra `postgres`.
+        # ImportResult here: procrastinate is installed with the extra `postgres`.
         from autodeploy.service.runner.distributed import JobSendingRunner, WorkerRunner
 
         if as_worker:
             return WorkerRunner(database, settings, planner=planner)
-        return JobSendingRunner(Presence(database, settings, Owner()) if with_runner else None)
+        return JobSendingRunner(WorkerHeartbeat(database, settings, Owner()) if with_runner else None)
     return EmbeddedRunner(database, settings, planner=planner) if with_runner else None

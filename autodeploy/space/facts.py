@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.space.candidates import DISPATCHERS
 from autodeploy.space.rules import FACT, LAUNCHED, launched_choices
+from autodeploy.specs.attention import ATTENTION_KINDS
 from autodeploy.specs.launched import network_of
+from autodeploy.specs.tuning import TUNINGS, Tuning
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
 from autodeploy.stack.padding import pairs_take_padding
 from autodeploy.stack.schedules import SCHEDULES, variant_of
+from cost_models.optimizers import ADAM, Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +40,8 @@ def facts_of(
     asked: frozenset[str] = frozenset(),
     precision: str = "bf16",
     shards_states: bool = True,
-    trains_adapters: bool = False,
-    trains_with_muon: bool = False,
-    compares_pairs: bool = False,
+    optimizer: Optimizer = ADAM,
+    tunings: tuple[Tuning, ...] = (),
     packed: bool = False,
     unlaunched: str = "",
     release: Release | None = None,
@@ -53,13 +55,12 @@ def facts_of(
     exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
     asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
     precision : number format of the run. shards_states : replicas share optimizer states.
-    trains_adapters : beside a frozen model. trains_with_muon : matrices are orthogonalised.
-    compares_pairs : of sequences, beside a reference model.
+    optimizer : that trains it. tunings : what is trained beside a frozen model.
     packed : sequences hold several documents.
     unlaunched : the field of the model or the training that the release has no launch of; empty where there is none.
     release : what the plan is launched with; None launches everything.
     """
-    on_mechanisms = mechanisms(features)
+    on_mechanisms, names = mechanisms(features), model.attention_names
     return {
         "world": world,
         "node_ranks": node_ranks,
@@ -68,30 +69,29 @@ def facts_of(
         "global_batch": global_batch,
         "heads": model.common_heads,
         "kv_heads": model.num_key_value_heads,
-        "mla": model.is_mla or model.compressed_attention is not None,  # heads are not bound to their own keys
+        **{kind.name: kind.name in names for kind in ATTENTION_KINDS},
+        **{
+            name: of_model(model) if kind.name in names else otherwise
+            for kind in ATTENTION_KINDS
+            for name, (otherwise, of_model) in kind.facts.items()
+        },
+        "own_keys": model.attention.own_keys,
         "moe": model.is_moe,
         "tied": model.tie_word_embeddings,
         "experts": model.n_routed_experts or 1,
         "expert_width": model.moe_intermediate_size or 0,
         "layers": model.num_hidden_layers,
         "windowed": _is_windowed(model, seq_length),
-        "compressed": model.compressed_attention is not None,
         "hashed_layers": model.num_hash_layers,
-        "output_groups": 0 if model.compressed_attention is None else model.compressed_attention.o_groups,
-        "entry_tokens": 1 if model.compressed_attention is None else model.compressed_attention.hca_rate,
         "predicts_tokens": model.num_nextn_predict_layers > 0,
         "mindformers_network": network_of(model) is not None,
         "fp16": precision == "fp16",
         "shards_states": shards_states,
-        "trains_adapters": trains_adapters,
-        "trains_with_muon": trains_with_muon,
-        "compares_pairs": compares_pairs,
+        **{each.fact: each in tunings for each in TUNINGS},
+        "updates_matrices": optimizer.matrix_s is not None,
         "packed": packed,
         "unlaunched": unlaunched,
         "launches_training": not unlaunched,
-        "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,
-        "sparse_attention": model.sparse_attention is not None,
-        "shares_index": model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1,
         "index_groups": len(model.index_starts),
         "shortcut": model.shortcut_moe,
         "zero_experts": model.n_zero_experts,
@@ -113,7 +113,7 @@ def facts_of(
 def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
     """Whether layers have windows or chunks shorter than the sequence, and nothing beside them."""
     spans = (model.sliding_window, model.attention_chunk_size)
-    return model.compressed_attention is None and any(span is not None and span < seq_length for span in spans)
+    return not model.attention.types and any(span is not None and span < seq_length for span in spans)
 
 
 def launched_facts(release: Release | None) -> dict[str, bool]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.spec import Spec
     from autodeploy.stack.features import Feature, Variant
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
@@ -23,11 +24,17 @@ _RANK = {"exact": 0, "reordered": 1, "lossy": 2}
 _KINDS: dict[str, Callable[[ModelSpec], bool]] = {
     "moe": lambda model: model.is_moe,
     "dense": lambda model: not model.is_moe,
-    "mla": lambda model: model.is_mla,
     "computing": lambda model: model.n_zero_experts == 0,
     "shortcut": lambda model: model.shortcut_moe,
     "dropless": lambda model: model.capacity_factor is None,
 }
+
+
+def _is_a(model: ModelSpec, kind: str) -> bool:
+    """Whether the model is of a kind: one of these, or by its attention."""
+    return _KINDS[kind](model) if kind in _KINDS else kind in model.attention_names
+
+
 _MAKERS = {"huawei": "Ascend", "nvidia": "NVIDIA"}
 
 
@@ -65,6 +72,11 @@ def choose_features(search: SearchSpec, model: ModelSpec, profile: Profile, *, a
         with every feature that is on but not launchable, beyond the numerics, or without what it needs.
     """
     return _Chooser(search, model, profile, adapters=adapters).choice()
+
+
+def choice_of(spec: Spec, profile: Profile, search: SearchSpec | None = None) -> FeatureChoice:
+    """`choose_features` of a spec, with its own search or another."""
+    return choose_features(search or spec.search, spec.model, profile, adapters=spec.training.in_part)
 
 
 def launchable_features(release: Release | None) -> frozenset[str]:
@@ -181,7 +193,7 @@ class _Chooser:
         variant = self._variant(feature)
         if variant is None or (self.adapters and variant.whole_model):
             return False
-        return all(_KINDS[kind](self.model) for kind in variant.models)
+        return all(_is_a(self.model, kind) for kind in variant.models)
 
     def _is_always_on(self, feature: Feature) -> bool:
         variant = self._variant(feature)
@@ -206,5 +218,5 @@ class _Chooser:
             makers = joined([_MAKERS.get(vendor, vendor) for vendor in feature.vendors], "and")
             return Message("strategies.it_is_feature_of_software", makers=makers)
         lacking = next((_lacking(n, profile) for n in (feature.name, feature.mechanism) if n in profile.lacks), None)
-        unfit = (reason for kind, reason in feature.model.items() if not _KINDS[kind](self.model))
+        unfit = (reason for kind, reason in feature.model.items() if not _is_a(self.model, kind))
         return lacking or next(unfit, None)

@@ -161,10 +161,18 @@ class WhyNot(Told):
     completed: Plan | None = None
 
 
+class GainAt(Document):
+    """A setting of the launch that no strategy changes, and what another value of it would bring."""
+
+    value: int
+    gain_pct: Annotated[float, Field(description="more tokens a second and card, in percent")]
+
+
 class Improvement(Document):
     """One change of a launch and what it would take then.
 
-    `changes`: the strategy's fields that differ. `gain_pct`: more tokens a second and card, in percent.
+    `changes`: the strategy's fields that differ. `gain_pct`: more tokens a second and card, in percent, by this change;
+    `memory_gain_pct`: beside it, by layers, recomputation and swap chosen anew, which the change alone does not need.
     `keeps_checkpoint_layout`: shards stay where they are: no degree, and no layer's place, changes. `add_flags` and
     `drop_flags` say the changes to the author of a script; a framework without flags has none.
     """
@@ -174,6 +182,7 @@ class Improvement(Document):
     add_flags: tuple[str, ...] = ()
     drop_flags: tuple[str, ...] = ()
     gain_pct: float
+    memory_gain_pct: float = 0.0
     step_time_s: float
     peak_memory_gib: float
     keeps_checkpoint_layout: bool
@@ -189,6 +198,10 @@ class ImproveReport(Told):
         tuple[Improvement, ...], Field(description="the best changes that keep existing checkpoints loadable")
     ] = ()
     tried: Annotated[int, Field(description="changes that were predicted")]
+    batch: Annotated[
+        GainAt | None, Field(description="a larger global batch, where the launch's own leaves the pipeline idle")
+    ] = None
+    fewer_cards: Annotated[GainAt | None, Field(description="half of the cards with the same batch, a card")] = None
     best_gain_pct: Annotated[
         float | None, Field(description="of the best plan of a search with nothing pinned; null: none fits")
     ] = None

@@ -1,5 +1,7 @@
-"""Attention of other kinds than grouped queries and latents over all tokens before: their sizes and parameters.
+"""Kinds of attention as records: which fields of a model are theirs, their sizes, parameters and contradictions.
 
+What a kind computes is its `AttentionCosts` in `costs/workload`. Code that reads a model asks attributes of these
+records, `ModelSpec.attention` or `attention_of`, never which kind it is.
 Sources: gated delta net, arXiv 2412.06464, with the gates of Qwen3-Next (transformers `qwen3_next`); Kimi Delta
 Attention (KDA), arXiv 2510.26692, section 4; DeepSeek sparse attention (DSA), arXiv 2512.02556, section 2; attention to
 compressed keys (CSA, HCA), DeepSeek-V4: `compressed_attention.py`.
@@ -7,12 +9,19 @@ compressed keys (CSA, HCA), DeepSeek-V4: `compressed_attention.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from autodeploy.specs.model import ModelSpec
 
 AttentionType = Literal[
     "full_attention",
@@ -241,3 +250,279 @@ class HyperConnections(Document):
     def head_matrix(self, hidden: int) -> int:
         """Of that: the projection."""
         return self.hc_mult * self.hc_mult * hidden
+
+
+Fault = tuple[str, str, str]  # field, message, hint
+
+
+def _no_fault(model: ModelSpec) -> Iterator[Fault]:
+    yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a model's layers, as fields say it.
+
+    field : whose presence makes it. fields : that mean nothing without. needs, hint : that have to be there, and an
+    example of them. excludes : those that can't.
+    """
+
+    field: str = ""
+    fields: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    hint: str = ""
+    excludes: tuple[str, ...] = ()
+
+    def beside(self, model: ModelSpec) -> Iterator[Fault]:
+        """Fields that contradict the part's presence."""
+        for name in (name for name in self.needs if getattr(model, name) is None):
+            yield name, Message("common.needs_it", what=self.field), self.hint
+        for name in (name for name in self.excludes if getattr(model, name)):
+            yield name, Message("common.excludes_it", what=self.field), Message("common.leave_it_out")
+
+    def without(self, model: ModelSpec, others: Collection[str] = ()) -> Iterator[Fault]:
+        """Fields that contradict its absence, but those that other parts have, too."""
+        for name in (name for name in self.fields if name not in others and getattr(model, name)):
+            hint = Message("common.leave_it_out_or", instead=self.field)
+            yield name, Message("common.it_needs_field", name=self.field), hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKind(Part):
+    """A way in which layers attend.
+
+    Parameters
+    ----------
+    name : as features, stacks of software and networks say it. types : of layers that it alone has.
+    faults : what else of its fields contradicts itself.
+    matrices, vectors : parameters of the attention of a layer of a type, in matrices and beside them without the
+        norms around it.
+    joined : columns of the first projections, which adapters are beside.
+    switches : flags of Megatron-LM that ask for it. sizes : fields with the flags that say them, the first of which is
+        written, and their defaults. layer_spec : of MindSpeed-LLM, its modules.
+    facts : that legality rules read, by name: what holds without the kind, and of a model that has it.
+    mixed : layers of other types attend with another kind.
+    own_keys : query heads share heads of keys, which tensor parallelism cuts with them; else one serves all, or each
+        has its own.
+    own_positions : its module of Megatron-LM turns a part of heads of its own width: yarn always, no other share.
+    largest : elements of its largest weight, where that is not the joined projection of heads.
+    """
+
+    name: str
+    matrices: Callable[[ModelSpec, AttentionType], int]
+    vectors: Callable[[ModelSpec, AttentionType], int]
+    joined: Callable[[ModelSpec], int]
+    types: frozenset[AttentionType] = frozenset()
+    faults: Callable[[ModelSpec], Iterator[Fault]] = _no_fault
+    facts: Mapping[str, tuple[int, Callable[[ModelSpec], int]]] = dataclass_field(default_factory=dict)
+    switches: tuple[str, ...] = ()
+    sizes: tuple[tuple[str, tuple[str, ...], int | None], ...] = ()
+    layer_spec: str = ""
+    mixed: bool = False
+    own_keys: bool = False
+    own_positions: bool = False
+    largest: Callable[[ModelSpec], int] | None = None
+
+    def is_in(self, model: ModelSpec) -> bool:
+        """Presence of its field in the model."""
+        return not self.field or getattr(model, self.field) is not None
+
+
+# Heads of keys and values.
+def _heads_matrices(model: ModelSpec, attention: AttentionType) -> int:
+    own = model.sliding_shape if attention == "sliding_attention" else model
+    h, a, value = own.hidden_size, own.num_attention_heads, own.value_head_dim
+    gate = h * a * (value * own.attention_output_gate + own.attention_head_gate)
+    return h * (a + own.num_key_value_heads) * (own.head_dim + value) + gate
+
+
+def _heads_vectors(model: ModelSpec, attention: AttentionType) -> int:
+    return 2 * model.head_dim if model.qk_norm else 0
+
+
+def _heads_joined(model: ModelSpec) -> int:
+    gate = model.num_attention_heads * model.value_head_dim * model.attention_output_gate
+    keys = model.num_key_value_heads * (model.head_dim + model.value_head_dim)
+    return model.num_attention_heads * model.head_dim + keys + gate
+
+
+def _uneven_heads(model: ModelSpec) -> Iterator[Fault]:
+    heads, keys = model.num_attention_heads, model.num_key_value_heads
+    if heads % keys:
+        message = Message("common.does_not_divide", part=keys, whole=f"num_attention_heads {heads}")
+        yield "num_key_value_heads", message, ""
+    if "head_dim" not in model.model_fields_set and model.hidden_size % heads:
+        message = Message("common.does_not_divide", part=f"num_attention_heads {heads}", whole=model.hidden_size)
+        yield "hidden_size", message, Message("specs.give_head_dim_or_another_number_of_heads")
+
+
+# Latents of queries, and of keys and values (MLA: arXiv 2405.04434, section 2.1).
+def latent_widths(model: ModelSpec) -> tuple[int, int, int]:
+    """Of the latents of queries, of keys and values, and of the rotary key; 0 where there is none."""
+    return model.q_lora_rank or 0, model.kv_lora_rank or 0, model.qk_rope_head_dim or 0
+
+
+def _latent_matrices(model: ModelSpec, attention: AttentionType) -> int:
+    h, a, (query_rank, rank, rope) = model.hidden_size, model.num_attention_heads, latent_widths(model)
+    query_width = a * model.qk_head_dim
+    query = h * query_width if model.q_lora_rank is None else query_rank * (h + query_width)
+    key_value = rank * (h + a * ((model.qk_nope_head_dim or 0) + model.value_head_dim))
+    return query + key_value + h * rope + a * model.value_head_dim * h + model.indexer_params
+
+
+def _latent_vectors(model: ModelSpec, attention: AttentionType) -> int:
+    indexer = 0 if model.sparse_attention is None else model.sparse_attention.vector_params
+    return sum(latent_widths(model)[:2]) + indexer
+
+
+def _latent_faults(model: ModelSpec) -> Iterator[Fault]:
+    heads, keys = model.num_attention_heads, model.num_key_value_heads
+    if keys != heads:
+        message = Message("specs.but_latent_attention_has_one_head", heads=keys, all=heads)
+        yield "num_key_value_heads", message, Message("common.leave_it_out")
+    if all(getattr(model, name) is not None for name in LATENT.needs) and model.head_dim != model.qk_head_dim:
+        message = Message("field_fault.is_invalid", value=model.head_dim)
+        yield "head_dim", message, Message("specs.omit_it_sum", sum=model.qk_head_dim)
+
+
+# States of linear layers.
+def sizes_of_states(model: ModelSpec) -> LinearAttention:
+    """The sizes of the linear layers of a model that has some."""
+    assert model.linear_attention is not None
+    return model.linear_attention
+
+
+def _linear_faults(model: ModelSpec) -> Iterator[Fault]:
+    own = sizes_of_states(model)
+    if not LINEAR.types & {*(model.layer_types or ())}:
+        message = Message("common.it_needs_field", name="layer_types: linear_attention")
+        yield "linear_attention", message, Message("common.leave_it_out")
+    if own.num_value_heads % own.num_key_heads:
+        part, whole = f"num_key_heads {own.num_key_heads}", f"num_value_heads {own.num_value_heads}"
+        yield "linear_attention", Message("common.does_not_divide", part=part, whole=whole), ""
+
+
+# Entries of several tokens.
+def sizes_of_entries(model: ModelSpec) -> CompressedAttention:
+    """The sizes of attention to compressed keys, of a model that has it."""
+    assert model.compressed_attention is not None
+    return model.compressed_attention
+
+
+def _compressed_matrices(model: ModelSpec, attention: AttentionType) -> int:
+    own, h, rank = sizes_of_entries(model), model.hidden_size, model.q_lora_rank or 0
+    cut = own.cut_params(h, rank, model.num_attention_heads * model.head_dim)
+    return cut + own.whole_params(attention, h, rank, model.head_dim)
+
+
+def _compressed_vectors(model: ModelSpec, attention: AttentionType) -> int:
+    heads = model.num_attention_heads
+    return sizes_of_entries(model).vector_params(attention, model.q_lora_rank or 0, model.head_dim, heads)
+
+
+def _compressed_faults(model: ModelSpec) -> Iterator[Fault]:
+    own, types = sizes_of_entries(model), {*(model.layer_types or ())}
+    if not types & COMPRESSED or types - COMPRESSED - {"sliding_attention"}:
+        message = Message("specs.layers_beside_compressed_ones_have_window")
+        yield "layer_types", message, "compressed_sparse_attention, heavily_compressed_attention, sliding_attention"
+    if model.num_key_value_heads != 1:
+        yield "num_key_value_heads", Message("specs.attention_to_compressed_keys_has_one_key"), "1"
+    if model.num_attention_heads % own.o_groups:
+        part, whole = f"o_groups {own.o_groups}", f"num_attention_heads {model.num_attention_heads}"
+        yield "compressed_attention", Message("common.does_not_divide", part=part, whole=whole), ""
+    yield from _uneven_heads(model)
+
+
+def _compressed_largest(model: ModelSpec) -> int:
+    own = sizes_of_entries(model)
+    rank = max(model.q_lora_rank or 0, own.o_lora_rank)
+    return max(rank * model.num_attention_heads * model.head_dim, own.out_width * model.hidden_size)
+
+
+GROUPED: Final = AttentionKind(
+    name="grouped",
+    matrices=_heads_matrices,
+    vectors=_heads_vectors,
+    joined=_heads_joined,
+    faults=_uneven_heads,
+    own_keys=True,
+)
+LATENT: Final = AttentionKind(
+    name="mla",
+    matrices=_latent_matrices,
+    vectors=_latent_vectors,
+    joined=lambda model: sum(latent_widths(model)),
+    field="kv_lora_rank",
+    fields=("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "sparse_attention"),
+    needs=("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    hint="DeepSeek-V3: 128, 64, 128",
+    excludes=("attention_output_gate", "sliding_attention_heads", "attention_head_gate"),
+    faults=_latent_faults,
+    switches=("--multi-latent-attention", "--multi-head-latent-attention"),
+    sizes=(
+        ("q_lora_rank", ("--q-lora-rank",), None),
+        ("kv_lora_rank", ("--kv-lora-rank",), 512),
+        ("qk_nope_head_dim", ("--qk-head-dim", "--qk-nope-head-dim"), 128),
+        ("qk_rope_head_dim", ("--qk-pos-emb-head-dim", "--qk-rope-head-dim"), 64),
+        ("v_head_dim", ("--v-head-dim",), 128),
+    ),
+    layer_spec="mindspeed_llm.tasks.models.spec.deepseek_spec",
+    facts={
+        "sparse_attention": (False, lambda model: model.sparse_attention is not None),
+        "shares_index": (False, lambda model: len(model.index_starts) < model.num_hidden_layers),
+    },
+    own_positions=True,
+)
+LINEAR: Final = AttentionKind(
+    name="linear",
+    matrices=lambda model, attention: sizes_of_states(model).matrix_params(model.hidden_size),
+    vectors=lambda model, attention: sizes_of_states(model).vector_params,
+    joined=lambda model: sizes_of_states(model).cut_columns,
+    field="linear_attention",
+    types=frozenset({"linear_attention"}),
+    faults=_linear_faults,
+    facts={"linear_heads": (0, lambda model: sizes_of_states(model).num_key_heads)},
+    mixed=True,
+)
+COMPRESSED_KEYS: Final = AttentionKind(
+    name="compressed",
+    matrices=_compressed_matrices,
+    vectors=_compressed_vectors,
+    joined=lambda model: (model.q_lora_rank or 0) + model.head_dim,
+    field="compressed_attention",
+    types=frozenset({CSA, HCA}),
+    needs=("q_lora_rank", "qk_rope_head_dim", "sliding_window"),
+    hint="DeepSeek-V4-Flash: 1024, 64, 128",
+    excludes=(
+        *("kv_lora_rank", "sparse_attention", "linear_attention", "sliding_attention_heads", "v_head_dim"),
+        *("qk_norm", "attention_output_gate", "attention_head_gate", "tie_word_embeddings"),
+    ),
+    faults=_compressed_faults,
+    layer_spec="mindspeed_llm.tasks.models.spec.deepseek4_spec",
+    facts={
+        "output_groups": (0, lambda model: sizes_of_entries(model).o_groups),
+        "entry_tokens": (1, lambda model: sizes_of_entries(model).hca_rate),
+    },
+    largest=_compressed_largest,
+)
+ATTENTION_KINDS: Final = (LINEAR, COMPRESSED_KEYS, LATENT, GROUPED)
+
+
+def kind_of_attention(model: ModelSpec, attention: str) -> AttentionKind:
+    """The kind that layers of the type have in a model."""
+    present = (kind for kind in ATTENTION_KINDS if kind.is_in(model))
+    return next(kind for kind in present if attention in kind.types or not kind.mixed)
+
+
+def attention_faults(model: ModelSpec) -> Iterator[Fault]:
+    """Contradictions of a model's fields about its kinds of attention."""
+    types, kinds = {*(model.layer_types or ())}, [kind for kind in ATTENTION_KINDS if kind.is_in(model)]
+    own = {*model.attention.fields, *model.attention.needs, model.attention.field}
+    for kind in ATTENTION_KINDS:
+        if kind not in kinds:
+            yield from kind.without(model, own)
+            for attention in sorted(types & kind.types)[:1]:
+                yield kind.field, Message("common.needs_it", what=f"layer_types: {attention}"), ""
+        elif kind.mixed or kind is model.attention:
+            yield from kind.beside(model)
+            yield from kind.faults(model)

@@ -322,6 +322,8 @@ NOT_MODELLED: dict[str, str] = {
     "ssm_cfg": Message("mechanism.recurrent_layers"),
     "attn_layer_period": Message("mechanism.recurrent_layers"),
     "hybrid_override_pattern": Message("mechanism.recurrent_layers"),
+    "swa_num_attention_heads": Message("mechanism.layers_of_several_shapes"),  # MiMo's windows, before their pattern
+    "swa_num_key_value_heads": Message("mechanism.layers_of_several_shapes"),
     "hybrid_layer_pattern": Message("mechanism.recurrent_layers"),
     "layers_block_type": Message("mechanism.recurrent_layers"),
     "ssm_state_size": Message("mechanism.recurrent_layers"),
@@ -343,7 +345,6 @@ NOT_MODELLED: dict[str, str] = {
     "attention_other_setting": Message("mechanism.layers_of_several_shapes"),
     "global_head_dim": Message("mechanism.layers_of_several_shapes"),
     "num_global_key_value_heads": Message("mechanism.layers_of_several_shapes"),
-    "swa_num_attention_heads": Message("mechanism.layers_of_several_shapes"),
     "sparse_attention_config": Message("mechanism.block_sparse_attention"),
     "layer_group_size": Message("mechanism.linear_attention"),
     "hidden_size_per_layer_input": Message("mechanism.embeddings_per_layer"),

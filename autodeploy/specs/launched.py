@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.specs.attention import HCA, INDEXED
+from autodeploy.specs.attention import ATTENTION_KINDS, HCA, INDEXED
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.features import FEATURES
@@ -41,7 +41,7 @@ class Network:
 @cache
 def networks() -> tuple[Network, ...]:
     """Every network, as the table has them."""
-    table = _table()
+    table = _table("mindformers_networks.yaml")
     return tuple(Network(**row | {"of": f"({table['every']}) and {row['of']}"}) for row in table["networks"])
 
 
@@ -51,8 +51,8 @@ def network_of(model: ModelSpec) -> Network | None:
     values = {
         "pre_norm": model.norm_layout == "pre",
         "rotates_whole_heads": not model.learned_position_embeddings
-        and (model.is_mla or recipe.partial_rotary_factor in {None, 1.0}),
-        "mla": model.is_mla,
+        and (model.attention.own_positions or recipe.partial_rotary_factor in {None, 1.0}),
+        **{kind.name: kind is model.attention for kind in ATTENTION_KINDS},
         "moe": model.is_moe,
         "qk_norm": model.qk_norm,
         "tied": model.tie_word_embeddings,
@@ -62,10 +62,8 @@ def network_of(model: ModelSpec) -> Network | None:
     return next((each for each in networks() if evaluate(each.of, values)), None)
 
 
-def _table() -> dict[str, Any]:
-    text = (files("autodeploy.specs") / "mindformers_networks.yaml").read_text(encoding="utf-8")
-    table: dict[str, Any] = load_shipped_yaml(text)
-    return table
+def _table(name: str) -> Any:
+    return load_shipped_yaml((files("autodeploy.specs") / name).read_text(encoding="utf-8"))
 
 
 # Converters of fused operators, by the feature that each is; the order of the public configurations.
@@ -92,8 +90,7 @@ class TorchtitanModel:
 @cache
 def torchtitan_models() -> tuple[TorchtitanModel, ...]:
     """All of them, the one that public configurations use before others of its shape."""
-    text = (files("autodeploy.specs") / "torchtitan_models.yaml").read_text(encoding="utf-8")
-    return tuple(TorchtitanModel(**row) for row in load_shipped_yaml(text))
+    return tuple(TorchtitanModel(**row) for row in _table("torchtitan_models.yaml"))
 
 
 def torchtitan_model_of(model: ModelSpec) -> TorchtitanModel | None:
@@ -147,21 +144,26 @@ _FLAGS: Final = {
     "shortcut_moe": ("--num-zero-experts",),
     "n_zero_experts": ("--num-zero-experts",),
 }
+_SPECIAL: Final = (
+    *("linear_attention", "sparse_attention", "attention_output_gate", "attention_head_gate", "compressed_attention"),
+    *("hyper_connections", "sliding_attention_heads", "shortcut_moe", "n_zero_experts"),
+)
 
 
 def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None) -> str:
     """The first field of a spec that a release has no launch of, with its value; empty where it launches all."""
     if release is None:
         return ""
-    if training.kind == "dpo" and model.compressed_attention is not None:  # sft_trainer.py alone joins the streams
+    if training.has_reference and model.attention.types:  # sft_trainer.py alone joins the streams
         return f"training.kind {training.kind}"
     for name in ("kind", "precision") if not FRAMEWORKS[release.framework].post_trains else ():
         if not trains(release, getattr(training, name)):
             return f"training.{name} {getattr(training, name)}"
-    if training.lora is not None and not trains(release, "lora"):
-        return "training.lora"
-    if training.optimizer == "muon" and FEATURES["muon"].variant(release) is None:
-        return "training.optimizer muon"
+    for tuning in training.tunings:
+        if not trains(release, tuning.name):
+            return tuning.path[1:].replace("/", ".")
+    if (own := FEATURES.get(training.optimizer)) is not None and own.variant(release) is None:
+        return f"training.optimizer {training.optimizer}"
     part = _part(model, release)
     return part and f"model.{part}"
 
@@ -194,7 +196,7 @@ def _not_as_built(model: ModelSpec, release: Release) -> str:
     if streams is not None:
         return "hyper_connections"
     if model.shortcut_moe or model.n_zero_experts:
-        return "" if model.shortcut_moe and model.is_mla else "n_zero_experts"
+        return "" if model.shortcut_moe and model.attention.own_positions else "n_zero_experts"
     if sparse is not None:
         shared = sparse.index_topk_freq > 1 and not release.registers("--index-topk-freq")
         return "sparse_attention.index_topk_freq" if shared else ""
@@ -204,20 +206,8 @@ def _not_as_built(model: ModelSpec, release: Release) -> str:
 
 def special_parts(model: ModelSpec) -> tuple[str, ...]:
     """What the model's layers have that no Megatron-LM has flags for: fields, and a type of layers."""
-    types, linear = model.layer_types or (), model.linear_attention
-    present_types = {
-        "chunked_attention": "chunked_attention" in types,
-        "linear_attention": linear is not None,
-        "sparse_attention": model.sparse_attention is not None,
-        "attention_output_gate": model.attention_output_gate,
-        "attention_head_gate": model.attention_head_gate,
-        "compressed_attention": model.compressed_attention is not None,
-        "hyper_connections": model.hyper_connections is not None,
-        "sliding_attention_heads": model.sliding_attention_heads is not None,
-        "shortcut_moe": model.shortcut_moe,
-        "n_zero_experts": model.n_zero_experts > 0,
-    }
-    return tuple(name for name, present in present_types.items() if present)
+    chunked = ("chunked_attention",) if "chunked_attention" in (model.layer_types or ()) else ()
+    return (*chunked, *(name for name in _SPECIAL if getattr(model, name)))
 
 
 def full_interval(model: ModelSpec) -> int | None:

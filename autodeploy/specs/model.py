@@ -5,6 +5,7 @@ Parameter counts are of matrices, embeddings and norms; biases are left out (bel
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from math import gcd
 from typing import Annotated, Any, Literal, Self
@@ -15,11 +16,13 @@ from pydantic_core import InitErrorDetails
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.attention import (
+    AttentionKind,
     AttentionType,
     CompressedAttention,
     HyperConnections,
     LinearAttention,
     SparseAttention,
+    kind_of_attention,
     no_bool,
 )
 from autodeploy.specs.base import Document
@@ -231,8 +234,7 @@ class ModelSpec(Document):
         if self.num_key_value_heads == 0:
             self.__dict__["num_key_value_heads"] = self.num_attention_heads
         if self.head_dim == 0:
-            width = self.qk_head_dim if self.is_mla else self.hidden_size // self.num_attention_heads
-            self.__dict__["head_dim"] = max(1, width)
+            self.__dict__["head_dim"] = max(1, self.qk_head_dim or self.hidden_size // self.num_attention_heads)
 
     @property
     def told(self) -> Recipe:
@@ -247,9 +249,15 @@ class ModelSpec(Document):
         return self.n_routed_experts is not None
 
     @property
-    def is_mla(self) -> bool:
-        """Whether attention is multi-head latent attention."""
-        return self.kv_lora_rank is not None
+    def attention(self) -> AttentionKind:
+        """The kind of attention of layers whose type has none of its own."""
+        return kind_of_attention(self, "full_attention")
+
+    @property
+    def attention_names(self) -> frozenset[str]:
+        """Names of the kinds of attention that layers have."""
+        types = self.layer_types or (self.attention_type(0),)
+        return frozenset(kind_of_attention(self, attention).name for attention in {*types})
 
     @property
     def is_gated(self) -> bool:
@@ -259,9 +267,7 @@ class ModelSpec(Document):
     @property
     def qk_head_dim(self) -> int:
         """Width of one head's query and key."""
-        if self.is_mla:
-            return (self.qk_nope_head_dim or 0) + (self.qk_rope_head_dim or 0)
-        return self.head_dim
+        return self.head_dim if self.qk_nope_head_dim is None else self.qk_nope_head_dim + (self.qk_rope_head_dim or 0)
 
     @property
     def value_head_dim(self) -> int:
@@ -316,11 +322,6 @@ class ModelSpec(Document):
         further = sum(layer >= self.first_k_dense_replace for layer in self.mlp_only_layers)
         return max(0, self.num_hidden_layers - self.first_k_dense_replace - further)
 
-    @property
-    def num_linear_layers(self) -> int:
-        """Layers of linear attention, MTP modules not counted."""
-        return (self.layer_types or ()).count("linear_attention")
-
     def attention_type(self, layer: int) -> AttentionType:
         """What the queries of the layer (from 0) see."""
         if self.layer_types is not None:
@@ -366,7 +367,11 @@ class ModelSpec(Document):
     @property
     def module_attention(self) -> AttentionType:
         """Attention of a prediction module's layer: DeepSeek-V4's has a window alone, whatever the last layer has."""
-        return "sliding_attention" if self.compressed_attention else self.attention_type(self.module_like_layer)
+        return "sliding_attention" if self.attention.types else self.attention_type(self.module_like_layer)
+
+    def layer_facts(self, layer: int) -> tuple[bool, bool, AttentionType]:
+        """Facts that make the kind of the layer (from 0): whether it has experts and shares an index, its attention."""
+        return self.is_moe_layer(layer), self.shares_index(layer), self.attention_type(layer)
 
     @property
     def residual_streams(self) -> int:
@@ -382,18 +387,8 @@ class ModelSpec(Document):
 
     @property
     def attention_params(self) -> int:
-        """Projection matrices of the attention of a layer of keys and values (MLA: arXiv 2405.04434, section 2.1)."""
-        h, a = self.hidden_size, self.num_attention_heads
-        if self.compressed_attention is not None:
-            return self.attention_params_of("sliding_attention")
-        if self.kv_lora_rank is None:
-            gate = h * a * (self.value_head_dim * self.attention_output_gate + self.attention_head_gate)
-            return h * (a + self.num_key_value_heads) * (self.head_dim + self.value_head_dim) + gate
-        query_width = a * self.qk_head_dim
-        query = h * query_width if self.q_lora_rank is None else self.q_lora_rank * (h + query_width)
-        key_value = self.kv_lora_rank * (h + a * ((self.qk_nope_head_dim or 0) + self.value_head_dim))
-        whole = query + key_value + h * (self.qk_rope_head_dim or 0) + a * self.value_head_dim * h
-        return whole + self.indexer_params
+        """Projection matrices of the attention of a layer whose type has no sizes of its own."""
+        return self.attention_params_of("full_attention")
 
     @property
     def indexer_params(self) -> int:
@@ -403,13 +398,7 @@ class ModelSpec(Document):
 
     def attention_params_of(self, attention: AttentionType) -> int:
         """Projection matrices of the attention of a layer of the type."""
-        if attention == "linear_attention" and self.linear_attention is not None:
-            return self.linear_attention.matrix_params(self.hidden_size)
-        if (compressed := self.compressed_attention) is not None:
-            h, rank = self.hidden_size, self.q_lora_rank or 0
-            cut = compressed.cut_params(h, rank, self.num_attention_heads * self.head_dim)
-            return cut + compressed.whole_params(attention, h, rank, self.head_dim)
-        return self.sliding_shape.attention_params if attention == "sliding_attention" else self.attention_params
+        return kind_of_attention(self, attention).matrices(self, attention)
 
     def mlp_params(self, width: int) -> int:
         """Matrices of one MLP with that intermediate width: three where gated, else two."""
@@ -435,25 +424,10 @@ class ModelSpec(Document):
         """The router of one mixture-of-experts layer."""
         return self.hidden_size * self.router_choices
 
-    @property
-    def norm_params_per_layer(self) -> int:
-        """Norm weights of a layer of keys and values: around attention and MLP, on heads (qk_norm), on latents."""
-        on_heads = 2 * self.head_dim if self.qk_norm and not self.is_mla else 0
-        if self.compressed_attention is not None:
-            return self.vector_params_of("sliding_attention")
-        on_latents = (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)
-        indexer = 0 if self.sparse_attention is None else self.sparse_attention.vector_params
-        return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + on_heads + on_latents + indexer
-
     def vector_params_of(self, attention: AttentionType) -> int:
         """What a layer of the type has besides matrices: norms, and short convolutions and decays of linear ones."""
-        if attention == "linear_attention" and self.linear_attention is not None:
-            return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + self.linear_attention.vector_params
-        if (compressed := self.compressed_attention) is not None:
-            heads = self.num_attention_heads
-            own = compressed.vector_params(attention, self.q_lora_rank or 0, self.head_dim, heads)
-            return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + own
-        return self.norm_params_per_layer
+        own = kind_of_attention(self, attention).vectors(self, attention)
+        return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + own
 
     @property
     def stream_matrices(self) -> int:
@@ -474,23 +448,6 @@ class ModelSpec(Document):
     def stream_head_matrix(self) -> int:
         """Of that: the projection to a weight of every stream."""
         return 0 if self.hyper_connections is None else self.hyper_connections.head_matrix(self.hidden_size)
-
-    @property
-    def dense_layer_params(self) -> int:
-        """One dense layer whose attention is of keys and values."""
-        return self.attention_params + self.norm_params_per_layer + self.dense_mlp_params
-
-    @property
-    def moe_layer_params(self) -> int:
-        """One mixture-of-experts layer with all its experts, whose attention is of keys and values."""
-        attention = self.halves * (self.attention_params + self.norm_params_per_layer)
-        return attention + self._moe_params(self.n_routed_experts or 0)
-
-    @property
-    def active_moe_layer_params(self) -> int:
-        """What one token uses of a mixture-of-experts layer, whose attention is of keys and values."""
-        attention = self.halves * (self.attention_params + self.norm_params_per_layer)
-        return attention + self._moe_params(self.computing_experts_per_tok)
 
     def _moe_params(self, experts: float) -> int:
         dense = self.halves * self.dense_mlp_params if self.shortcut_moe else 0
@@ -546,22 +503,8 @@ class ModelSpec(Document):
 
     def total_params(self, include_mtp: bool = False) -> int:
         """All parameters; published totals leave multi-token prediction out."""
-        layers = self.num_dense_layers * self.dense_layer_params + self.num_moe_layers * self.moe_layer_params
-        if self.linear_attention is not None:
-            other = self.attention_params + self.norm_params_per_layer
-            linear = self.attention_params_of("linear_attention") + self.vector_params_of("linear_attention")
-            layers += self.num_linear_layers * (linear - other)
-        if self.compressed_attention is not None:
-            window = self.attention_params + self.norm_params_per_layer
-            kinds = [self.attention_type(layer) for layer in range(self.num_hidden_layers)]
-            layers += sum(self.attention_params_of(kind) + self.vector_params_of(kind) - window for kind in kinds)
-        layers += self.num_hidden_layers * (self.stream_matrices + self.stream_vectors)
-        if self.sliding_attention_heads is not None:
-            more = self.attention_params_of("sliding_attention") - self.attention_params
-            layers += (self.layer_types or ()).count("sliding_attention") * more
-        if self.sparse_attention is not None:
-            shared = sum(self.shares_index(layer) for layer in range(self.num_hidden_layers))
-            layers -= shared * (self.indexer_params + self.sparse_attention.vector_params)
+        facts = [self.layer_facts(layer) for layer in range(self.num_hidden_layers)]
+        layers = sum(count * self.layer_params(facts.index(each)) for each, count in Counter(facts).items())
         ends = self.embedding_params + self.head_params + self.final_norm_params + self.stream_head_params
         return layers + ends + (self.mtp_params if include_mtp else 0)
 
@@ -571,7 +514,8 @@ class ModelSpec(Document):
         Publishers differ: Qwen, Mistral and Kimi count the embedding, DeepSeek and Pangu Ultra MoE do not (a look-up
         multiplies nothing); all but GLM count the head. Each preset says what its published number counts.
         """
-        idle = self.num_moe_layers * (self.moe_layer_params - self.active_moe_layer_params)
+        whole, used = (self._moe_params(n) for n in (self.n_routed_experts or 0, self.computing_experts_per_tok))
+        idle = self.num_moe_layers * (whole - used)
         return self.total_params() - idle - (0 if include_embedding else self.embedding_params)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
@@ -33,7 +33,7 @@ MANY_TOKENS: Final = 500e6
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
+class CommonMistake:
     """What looks wrong at a place of the spec."""
 
     path: str
@@ -50,7 +50,7 @@ def refuse_impossible(spec: Spec) -> list[FieldError]:
     return [FieldError("/training/global_batch_size", message, Message("importers.it_counts_sequences_not_tokens"))]
 
 
-def slips(spec: Spec) -> tuple[Slip, ...]:
+def common_mistakes(spec: Spec) -> tuple[CommonMistake, ...]:
     """What looks wrong in a valid spec."""
     try:
         profile = load_profile(spec.cluster.profile, overrides=spec.cluster.overrides)
@@ -63,10 +63,10 @@ def _step_tokens(spec: Spec) -> float:
     return float(spec.training.global_batch_size.value) * spec.training.seq_length
 
 
-def _batch_in_tokens(spec: Spec) -> Iterator[Slip]:
+def _batch_in_tokens(spec: Spec) -> Iterator[CommonMistake]:
     batch, seq = spec.training.global_batch_size.value, spec.training.seq_length
     if _step_tokens(spec) >= MANY_TOKENS and batch >= seq:
-        yield Slip(
+        yield CommonMistake(
             "/training/global_batch_size",
             Message(
                 "importers.global_batch_of_sequences_is_tokens_step_where",
@@ -77,12 +77,12 @@ def _batch_in_tokens(spec: Spec) -> Iterator[Slip]:
         )
 
 
-def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[Slip]:
+def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
     cards, per_node = spec.cluster.num_npus, profile.npus_per_node
     if cards is None or cards <= per_node or cards % per_node == 0 or spec.cluster.use == "at_most":
         return
     lower = cards // per_node * per_node
-    yield Slip(
+    yield CommonMistake(
         "/cluster/num_npus",
         Message(
             "importers.cards_are_no_whole_nodes_of_whole_nodes",
@@ -94,7 +94,7 @@ def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[Slip]:
     )
 
 
-def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[Slip]:
+def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
     cards, dies = spec.cluster.num_npus, profile.devices_per_npu
     if cards is None or dies == 1 or cards % dies:
         return
@@ -102,7 +102,7 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[Slip]:
     ranks = 0 if strategy is None else strategy.tp * strategy.pp * strategy.cp * (strategy.dp or 0)
     whole = None if profile.supernode_nodes is None else profile.supernode_nodes * profile.npus_per_node
     if ranks == cards:
-        yield Slip(
+        yield CommonMistake(
             "/cluster/num_npus",
             Message(
                 "importers.strategy_has_ranks_but_cards_have_dies_each",
@@ -113,7 +113,7 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[Slip]:
             ),
         )
     elif whole is not None and cards == dies * whole:
-        yield Slip(
+        yield CommonMistake(
             "/cluster/num_npus",
             Message(
                 "importers.cards_are_supernodes_where_dies_of_one_were",
@@ -169,46 +169,6 @@ def card_count(text: str, profile: Any) -> int | None:
     return None if per_node is None else int(match[1]) * per_node
 
 
-def with_read_amounts(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A spec's document with its written amounts as numbers, and whole nodes as cards.
-
-    What can't be read stays as it is, so that the validation of the spec names it. A bare number in quotes stays a
-    text, which a spec refuses.
-    """
-    changed = {**document}
-    if isinstance(cluster := changed.get("cluster"), Mapping):
-        changed["cluster"] = _with_cards(cluster)
-    if isinstance(training := changed.get("training"), Mapping):
-        changed["training"] = _with_numbers(training)
-    if isinstance(run := changed.get("run"), Mapping) and isinstance(phases := run.get("phases"), list):
-        changed["run"] = {**run, "phases": [_with_numbers(p) if isinstance(p, Mapping) else p for p in phases]}
-    return changed
-
-
-def _with_numbers(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section with its lengths, batches and tokens as numbers."""
-    changed = {**section}
-    for name, read in FIELDS.items():
-        value = section.get(name)
-        if isinstance(value, str) and value.strip()[-1:].isalpha():
-            changed[name] = value if (amount := read(value)) is None else amount
-    return changed
-
-
-def _with_cards(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A cluster with `num_npus` where it says `nodes: 16`, or `num_npus: 16 nodes`."""
-    nodes, said, profile = cluster.get("nodes"), cluster.get("num_npus"), cluster.get("profile")
-    if isinstance(said, str) and said.strip()[-1:].isalpha():
-        cards = card_count(said, profile)
-        return cluster if cards is None else {**cluster, "num_npus": cards}
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or said is not None or cluster.get("blocks") is not None:
-        return cluster
-    per_node = _cards_of_a_node(profile)
-    if per_node is None:
-        return cluster
-    return {**{name: value for name, value in cluster.items() if name != "nodes"}, "num_npus": nodes * per_node}
-
-
 def _cards_of_a_node(profile: Any) -> int | None:
     try:
         return load_profile(profile).npus_per_node if isinstance(profile, str) else None
@@ -216,7 +176,7 @@ def _cards_of_a_node(profile: Any) -> int | None:
         return None
 
 
-PROFILE_SUFFIXES = (".yaml", ".yml", ".json")
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_spec_file(path: Path | str, doubt: Callable[[str], None] | None = None) -> Spec:
@@ -251,8 +211,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     diagnostics: list[Diagnostics] = []
     if isinstance(document, Mapping):
         _refuse_other_documents(document)
-        document = with_read_amounts(_with_overlay(_with_profile_path(document, base_dir), base_dir))
-        document = _with_load_file(_with_stack(document, base_dir), base_dir)
+        document = resolved(document, base_dir)
         errors += _profile_errors(document)
     try:
         spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, diagnostics))
@@ -263,7 +222,10 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     if errors:
         raise SpecError(errors=tuple(errors))
     unmodelled = [setting for notes in diagnostics for setting in notes.doubts]
-    doubts = [*(text for notes in diagnostics for text in notes.assumptions), *(slip.message for slip in slips(spec))]
+    doubts = [
+        *(text for notes in diagnostics for text in notes.assumptions),
+        *(each.message for each in common_mistakes(spec)),
+    ]
     if doubt is not None:
         of_model = [text for notes in diagnostics for text in notes.to_check]
         for text in dict.fromkeys((*spec.to_check, *of_model, *doubts)):
@@ -289,67 +251,106 @@ def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
         raise SpecError(Message("importers.not_a_spec", what="PlanSet"), hint="/search/spec")
 
 
-def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
-    """A profile that is a file is looked for next to the spec."""
-    cluster = document.get("cluster")
-    profile = cluster.get("profile") if isinstance(cluster, Mapping) else None
-    if not isinstance(profile, str) or not profile.lower().endswith(PROFILE_SUFFIXES):
-        return document
-    if base_dir is None:
-        raise SpecError(
-            Message("importers.file_cannot_be_named_here", name=profile[:100]),
-            path="/cluster/profile",
-            hint=Message("importers.name_built_in_profile_and_change_its_numbers"),
-        )
-    profile_path = Path(profile) if Path(profile).is_absolute() else base_dir / profile
-    return {**document, "cluster": {**cluster, "profile": str(profile_path)}}  # type: ignore[dict-item]
+def resolved(document: Mapping[str, Any], base_dir: Path | None = None) -> dict[str, Any]:
+    """A spec's document as its type takes it: amounts as numbers, whole nodes as cards, files by path or content.
+
+    What can't be read stays as it is, so that the validation of the spec names it. A bare number in quotes stays a
+    text, which a spec refuses.
+    """
+    return {**document, **{name: read(document[name], base_dir) for name, read in SECTIONS.items() if name in document}}
 
 
-def _with_load_file(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
-    """A file of expert loads is looked for next to the spec; its hash makes the spec say what it holds."""
-    training = document.get("training")
-    name = training.get("expert_load_file") if isinstance(training, Mapping) else None
-    if not isinstance(name, str) or base_dir is None:
-        return document
-    assert isinstance(training, Mapping)
-    path = base_dir / name
-    resolved = {"expert_load_file": str(path), "expert_load_sha256": content_hash(path)}
-    return {**document, "training": {**training, **resolved}}
+def _cluster(cluster: Any, base_dir: Path | None) -> Any:
+    """A profile that is a file is looked for next to the spec; an overlay that is one is read into it."""
+    if not isinstance(cluster, Mapping):
+        return cluster
+    changed = {**cluster}
+    profile, overlay = cluster.get("profile"), cluster.get("overlay")
+    if _is_file(profile):
+        if base_dir is None:
+            raise SpecError(
+                Message("importers.file_cannot_be_named_here", name=profile[:100]),
+                path="/cluster/profile",
+                hint=Message("importers.name_built_in_profile_and_change_its_numbers"),
+            )
+        changed["profile"] = str(base_dir / profile)
+    if _is_file(overlay):
+        changed["overlay"] = _content(overlay, base_dir, "/cluster/overlay")
+    return _with_cards(changed)
 
 
-def _with_overlay(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
-    """An overlay that is a file is read into the spec, so that the spec alone says what was planned with."""
-    cluster = document.get("cluster")
-    overlay = cluster.get("overlay") if isinstance(cluster, Mapping) else None
-    if not isinstance(overlay, str) or not overlay.lower().endswith(PROFILE_SUFFIXES):
-        return document
-    if base_dir is None:
-        hint = Message("importers.put_content_here")
-        raise SpecError(
-            Message("importers.file_cannot_be_named_here", name=overlay[:100]), path="/cluster/overlay", hint=hint
-        )
-    try:
-        content = read_document(base_dir / overlay)
-    except SpecError as error:
-        raise SpecError(str(error), path="/cluster/overlay", hint=error.hint) from error
-    return {**document, "cluster": {**cluster, "overlay": content}}  # type: ignore[dict-item]
+def _with_cards(cluster: dict[str, Any]) -> dict[str, Any]:
+    """A cluster with `num_npus` where it says `nodes: 16`, or `num_npus: 16 nodes`."""
+    nodes, said, profile = cluster.get("nodes"), cluster.get("num_npus"), cluster.get("profile")
+    if isinstance(said, str) and said.strip()[-1:].isalpha():
+        cards = card_count(said, profile)
+        return cluster if cards is None else {**cluster, "num_npus": cards}
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or said is not None or cluster.get("blocks") is not None:
+        return cluster
+    per_node = _cards_of_a_node(profile)
+    if per_node is None:
+        return cluster
+    return {**{name: value for name, value in cluster.items() if name != "nodes"}, "num_npus": nodes * per_node}
 
 
-def _with_stack(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
-    """A software stack that is a file is read into the spec, as an overlay is."""
-    software = document.get("software")
+def _software(software: Any, base_dir: Path | None) -> Any:
+    """A software stack that is a file is read into the spec."""
     stack = software.get("stack") if isinstance(software, Mapping) else software
-    if not isinstance(stack, str) or not stack.lower().endswith(PROFILE_SUFFIXES):
-        return document
+    if not _is_file(stack):
+        return software
+    content = _content(stack, base_dir, "/software/stack")
+    return {**(software if isinstance(software, Mapping) else {}), "stack": content}
+
+
+def _training(training: Any, base_dir: Path | None) -> Any:
+    """A file of expert loads is looked for next to the spec; its hash makes the spec say what it holds."""
+    if not isinstance(training, Mapping):
+        return training
+    changed, name = _with_numbers(training), training.get("expert_load_file")
+    if isinstance(name, str) and base_dir is not None:
+        path = base_dir / name
+        changed |= {"expert_load_file": str(path), "expert_load_sha256": content_hash(path)}
+    return changed
+
+
+def _run(run: Any, _: Path | None) -> Any:
+    if not isinstance(run, Mapping) or not isinstance(phases := run.get("phases"), list):
+        return run
+    return {**run, "phases": [_with_numbers(each) if isinstance(each, Mapping) else each for each in phases]}
+
+
+def _with_numbers(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with its lengths, batches and tokens as numbers."""
+    changed = {**section}
+    for name, read in FIELDS.items():
+        value = section.get(name)
+        if isinstance(value, str) and value.strip()[-1:].isalpha():
+            changed[name] = value if (amount := read(value)) is None else amount
+    return changed
+
+
+SECTIONS: Final[Mapping[str, Callable[[Any, Path | None], Any]]] = {
+    "cluster": _cluster,
+    "software": _software,
+    "training": _training,
+    "run": _run,
+}
+
+
+def _is_file(name: Any) -> TypeGuard[str]:
+    return isinstance(name, str) and name.lower().endswith(FILE_SUFFIXES)
+
+
+def _content(name: str, base_dir: Path | None, pointer: str) -> Any:
+    """Content of a file that the spec names at `pointer`; the file lies next to the spec."""
     if base_dir is None:
         hint = Message("importers.put_content_here")
-        message = Message("importers.file_cannot_be_named_here", name=stack[:100])
-        raise SpecError(message, path="/software/stack", hint=hint)
+        raise SpecError(Message("importers.file_cannot_be_named_here", name=name[:100]), path=pointer, hint=hint)
+    path = base_dir / name
     try:
-        content = read_document(base_dir / stack)
+        return read_document(path / "config.json" if path.is_dir() else path)
     except SpecError as error:
-        raise SpecError(str(error), path="/software/stack", hint=error.hint) from error
-    return {**document, "software": {**(software if isinstance(software, Mapping) else {}), "stack": content}}
+        raise SpecError(str(error), path=pointer, hint=error.hint) from error
 
 
 def read_stack(name: str) -> Stack:
@@ -360,8 +361,7 @@ def read_stack(name: str) -> Stack:
     SpecError
         when there is none, or the file is no stack.
     """
-    is_file = name.lower().endswith(PROFILE_SUFFIXES)
-    return stack_of_document(read_document(Path(name))) if is_file else stack_named(name)
+    return stack_of_document(read_document(Path(name))) if _is_file(name) else stack_named(name)
 
 
 def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
@@ -420,7 +420,7 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, notes: list[
     if name is not None and not isinstance(name, str):
         raise SpecError(Message("field_fault.is_no_text", value=repr(name)[:40]), path="/name")
     if isinstance(config, str):
-        config = _config_file(config, base_dir)
+        config = _content(config, base_dir, "/hf_config")
     if not isinstance(config, Mapping):
         raise SpecError(
             Message("field_fault.is_invalid", value=repr(config)[:40]),
@@ -435,16 +435,3 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, notes: list[
         ) from error
     notes.append(diagnostics)
     return model
-
-
-def _config_file(name: str, base_dir: Path | None) -> Any:
-    if base_dir is None:
-        hint = Message("importers.put_content_here")
-        raise SpecError(Message("importers.file_cannot_be_named_here", name=name[:100]), path="/hf_config", hint=hint)
-    path = base_dir / name
-    if path.is_dir():
-        path = path / "config.json"
-    try:
-        return read_document(path)
-    except SpecError as error:
-        raise SpecError(str(error), path="/hf_config", hint=error.hint) from error

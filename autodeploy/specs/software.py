@@ -159,7 +159,8 @@ def run_of(
 ) -> Run:
     """What facts of a stack depend on, of one run."""
     pp, etp = (1, 1) if strategy is None else (strategy.pp, strategy.etp or 1)
-    return Run(precision, model.is_moe, model.is_mla, pp, etp, features, flags, date)
+    kinds = model.attention_names | ({"moe"} if model.is_moe else set())
+    return Run(precision, kinds, pp, etp, features, flags, date)
 
 
 def software_faults(software: SoftwareSpec | None, vendor: str | None) -> list[FieldError]:

@@ -26,10 +26,10 @@ from autodeploy.specs.software import SoftwareField, software_faults
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.training_run import RunSpec, ramp_error
-from autodeploy.specs.tuning import unmodelled_with_adapters, unmodelled_with_reference
 from autodeploy.stack.features import FEATURES, GROUPS
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, post_trainers
 from autodeploy.stack.releases import framework_for
+from cost_models.optimizers import OPTIMIZERS
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -165,13 +165,13 @@ class Spec(Document):
         """What the training says of its optimizer is a feature of its plans."""
         if not isinstance(document, Mapping) or not isinstance(training := document.get("training"), Mapping):
             return document
-        search = document.get("search", {})
-        if training.get("optimizer") != "muon" or not isinstance(search, Mapping):
+        search, name = document.get("search", {}), training.get("optimizer")
+        if name not in [*OPTIMIZERS.keys() & FEATURES.keys()] or not isinstance(search, Mapping):
             return document
         given = search.get("features", {})
         if not isinstance(given, Mapping):
             return document
-        return {**document, "search": {**search, "features": {**given, "muon": "on"}}}
+        return {**document, "search": {**search, "features": {**given, name: "on"}}}
 
     @model_validator(mode="before")
     @classmethod
@@ -244,7 +244,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
     errors += _unknown_features(document)
     if not errors:
-        errors += _without_adapters(spec) or _without_reference(spec) or _without_a_run(spec)
+        errors += _unmodelled_tuning(spec) or _without_a_run(spec)
         errors = errors or _contradicting_phases(spec) or rl_faults(spec)
         errors = errors or software_faults(spec.software, vendor_of(spec.cluster.profile))
     if errors:
@@ -274,22 +274,10 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
     return [FieldError(path, Message("common.needs", one="time_to_train", other="training.tokens"), hint)]
 
 
-def _without_adapters(spec: Spec) -> list[FieldError]:
-    """Adapters of a model for which none are modelled."""
-    if spec.training.lora is None:
-        return []
-    problem = unmodelled_with_adapters(partial(getattr, spec.model), spec.training.lora.target_modules)
-    if problem is None:
-        return []
-    return [FieldError("/training/lora", problem, Message("common.leave_it_out"))]
-
-
-def _without_reference(spec: Spec) -> list[FieldError]:
-    """Preference tuning of a model for which no reference is modelled."""
-    problem = unmodelled_with_reference(partial(getattr, spec.model))
-    if spec.training.kind != "dpo" or problem is None:
-        return []
-    return [FieldError("/training/kind", problem, Message("common.one_of", names="pretrain, sft"))]
+def _unmodelled_tuning(spec: Spec) -> list[FieldError]:
+    """Tuning of a model for which it is not modelled."""
+    found = [(each, each.problem(partial(getattr, spec.model), spec.training)) for each in spec.training.tunings]
+    return [FieldError(each.path, problem, each.instead) for each, problem in found if problem is not None][:1]
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:

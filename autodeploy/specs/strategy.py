@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -10,10 +11,11 @@ from pydantic_core import PydanticKnownError
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.rl import RlStrategy
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.schedule import SCHEDULES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 # Which layers a memory choice is counted for, as documents name it.
@@ -36,11 +38,11 @@ class ChoiceKey(NamedTuple):
 CpAlgo = Literal["ring", "ulysses", "hybrid"]
 
 
-def _schedule(value: Any) -> Any:
-    """The name of a registered schedule; the complaint is that of a choice between fixed words."""
-    if isinstance(value, str) and value in SCHEDULES:
+def one_of(names: Collection[str], value: Any) -> Any:
+    """The name of a record among `names`; the complaint is that of a choice between fixed words."""
+    if isinstance(value, str) and value in names:
         return value
-    raise PydanticKnownError("literal_error", {"expected": either([repr(name) for name in SCHEDULES])})
+    raise PydanticKnownError("literal_error", {"expected": either([repr(name) for name in names])})
 
 
 def either(words: Sequence[str]) -> str:
@@ -50,7 +52,14 @@ def either(words: Sequence[str]) -> str:
 
 
 Schedule = Annotated[
-    str, BeforeValidator(_schedule), WithJsonSchema({"enum": list(SCHEDULES), "title": "Schedule", "type": "string"})
+    str,
+    BeforeValidator(partial(one_of, SCHEDULES)),
+    WithJsonSchema({"enum": list(SCHEDULES), "title": "Schedule", "type": "string"}),
+]
+OptimizerName = Annotated[
+    str,
+    BeforeValidator(partial(one_of, OPTIMIZERS)),
+    WithJsonSchema({"enum": list(OPTIMIZERS), "title": "Optimizer", "type": "string"}),
 ]
 Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical", "deepep"]
 RecomputeModule = Literal[

@@ -288,10 +288,8 @@ def read_document(path: Path) -> Any:
         when the file is missing, too large, too deep, or not well formed; the message names line and column.
     """
     text = read_text(path)
-    try:
+    with in_file(path):
         return load_json(text) if path.suffix.lower() == ".json" else load_yaml(text)
-    except SpecError as error:
-        raise SpecError(Message("common.place", place=path.name, message=str(error)), hint=error.hint) from error
 
 
 @contextmanager
@@ -322,11 +320,14 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         raise SpecError(Message("common.is_not_utf_8_text_byte", file=path.name, place=error.start)) from error
 
 
-def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
-    """JSON without NaN, infinities or repeated keys, of at most so many values."""
+def load_json(text: str, *, max_values: int = MAX_VALUES, constants: bool = False) -> Any:
+    """JSON without repeated keys, of at most so many values; NaN and infinities are refused, or texts.
+
+    constants : whether NaN and infinities are read as texts, as published configurations have them in limits.
+    """
     scan_json(text, max_values)
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+        return json.loads(text, parse_constant=str if constants else _no_constant, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         fault = Message("common.not_of_format", reason=json_fault(error), format="JSON")
         raise SpecError(at_place(fault, (error.lineno, error.colno))) from error

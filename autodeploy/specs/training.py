@@ -24,7 +24,9 @@ from autodeploy.messages.field_faults import FieldFault, fault_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.rl import RlTraining
-from autodeploy.specs.tuning import SEQUENCES_OF_A_PAIR, DpoSpec, LoraSpec
+from autodeploy.specs.strategy import OptimizerName
+from autodeploy.specs.tuning import SEQUENCES_OF_A_PAIR, TUNINGS, DpoSpec, LoraSpec, Tuning
+from cost_models.optimizers import OPTIMIZERS
 from hardware_profiles.magnitudes import Factor as CapacityFactor
 from hardware_profiles.magnitudes import TokenCount
 
@@ -161,7 +163,7 @@ class TrainingSpec(Document):
         ),
     ] = None
     optimizer: Annotated[
-        Literal["adam", "muon"],
+        OptimizerName,
         Field(
             description="muon: momentum of matrices is orthogonalised; embedding, head and norms keep Adam",
             exclude_if=lambda value: value == "adam",
@@ -241,26 +243,16 @@ class TrainingSpec(Document):
             )
         return value
 
-    @field_validator("lora")
+    @field_validator("lora", "dpo")
     @classmethod
-    def _of_fine_tuning(cls, value: LoraSpec | None, info: ValidationInfo) -> LoraSpec | None:
-        kind = info.data.get("kind")
-        if value is not None and kind not in {"sft", "dpo", None}:
-            raise FieldFault(
-                Message("specs.not_modelled_with", one="lora", other=f"kind: {kind}"),
-                Message("common.leave_it_out_or", instead="kind: sft, dpo"),
-            )
-        return value
-
-    @field_validator("dpo")
-    @classmethod
-    def _of_preferences(cls, value: DpoSpec | None, info: ValidationInfo) -> DpoSpec | None:
-        kind = info.data.get("kind")
-        if value is not None and kind not in {"dpo", None}:
-            raise FieldFault(
-                Message("common.it_needs_field", name="kind: dpo"),
-                Message("common.leave_it_out_or", instead="kind: dpo"),
-            )
+    def _of_tuning(cls, value: LoraSpec | DpoSpec | None, info: ValidationInfo) -> LoraSpec | DpoSpec | None:
+        kind, kinds = info.data.get("kind"), ("sft", "dpo") if info.field_name == "lora" else ("dpo",)
+        if value is not None and kind not in {*kinds, None}:
+            instead = f"kind: {', '.join(kinds)}"
+            message = Message("common.it_needs_field", name=instead)
+            if info.field_name == "lora":
+                message = Message("specs.not_modelled_with", one="lora", other=f"kind: {kind}")
+            raise FieldFault(message, Message("common.leave_it_out_or", instead=instead))
         return value
 
     @field_validator(*FROM_RL, mode="before")
@@ -330,28 +322,36 @@ class TrainingSpec(Document):
         """The recipe; where the document has none, one that says nothing."""
         return self.recipe or NOTHING_TOLD_OF_TRAINING
 
-    @model_validator(mode="after")
-    def _adapters_in_16_bits(self) -> Self:
-        if self.lora is not None and self.precision not in {"bf16", "fp16"}:
-            raise FieldFault(
-                Message("specs.not_modelled_with", one="lora", other=f"precision: {self.precision}"),
-                "precision: bf16",
-            )
-        return self
+    @property
+    def tunings(self) -> tuple[Tuning, ...]:
+        """Kinds of tuning of a frozen model; empty where all of it is trained."""
+        return tuple(each for each in TUNINGS if each.asked(self))
+
+    @property
+    def has_reference(self) -> bool:
+        """Presence of a frozen copy of the model that reads every sequence, too."""
+        return any(each.reference for each in self.tunings)
+
+    @property
+    def in_part(self) -> bool:
+        """Training of adapters alone, beside frozen weights of the model."""
+        return any(each.in_part for each in self.tunings)
+
+    @property
+    def adapters(self) -> tuple[int, tuple[str, ...]]:
+        """Rank and targets of adapters; rank 0 without."""
+        return (0, ()) if self.lora is None else (self.lora.rank, self.lora.target_modules)
 
     @model_validator(mode="after")
-    def _muon_of_the_whole_model(self) -> Self:
-        if self.optimizer == "muon" and (self.precision != "bf16" or self.lora is not None or self.kind != "pretrain"):
-            raise FieldFault(Message("specs.muon_is_modelled_in"), "optimizer: adam")
-        return self
-
-    @model_validator(mode="after")
-    def _pairs_in_16_bits(self) -> Self:
-        if self.kind == "dpo" and self.precision not in {"bf16", "fp16"}:
-            raise FieldFault(
-                Message("specs.not_modelled_with", one="kind: dpo", other=f"precision: {self.precision}"),
-                "precision: bf16",
-            )
+    def _modelled_together(self) -> Self:
+        own, precision = OPTIMIZERS[self.optimizer], f"precision: {self.precision}"
+        unmodelled = [(each.title, precision) for each in self.tunings if self.precision not in each.precisions]
+        unmodelled += [(f"optimizer: {own.name}", precision)] if self.precision not in own.precisions else []
+        tuned = self.tunings or self.kind != "pretrain"
+        unmodelled += [(f"optimizer: {own.name}", f"kind: {self.kind}")] if tuned and not own.tunes else []
+        for one, other in unmodelled:
+            hint = "optimizer: adam" if own.name in one else "precision: bf16"
+            raise FieldFault(Message("specs.not_modelled_with", one=one, other=other), hint)
         return self
 
     @model_validator(mode="after")
@@ -370,7 +370,7 @@ class TrainingSpec(Document):
     @property
     def sample_tokens(self) -> int:
         """Tokens of one of the global batch: a sequence, or a pair of them."""
-        return self.seq_length * (SEQUENCES_OF_A_PAIR if self.kind == "dpo" else 1)
+        return self.seq_length * (SEQUENCES_OF_A_PAIR if self.has_reference else 1)
 
     @property
     def imbalance(self) -> StatedImbalance:

@@ -1,7 +1,8 @@
-"""Low-rank adapters (LoRA): which matrices of a frozen model have one, and what they hold."""
+"""Kinds of tuning as records: what is trained beside a frozen model, of adapters (LoRA) or of preferences (DPO)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, field_validator
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.training import TrainingSpec
 
 
 LoraTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
@@ -57,12 +59,7 @@ def adapter_params(model: ModelSpec, rank: int, targets: Iterable[str], *, activ
 
 def _layer_widths(model: ModelSpec, names: tuple[str, ...], *, moe: bool, active: bool) -> int:
     """In + out of the targets of one layer. Latents come from one matrix, of queries, of keys and values."""
-    h, heads, keys = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
-    if model.is_mla:
-        width = (model.q_lora_rank or 0) + (model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)
-    else:
-        width = heads * model.head_dim + keys * (model.head_dim + model.value_head_dim)
-        width += heads * model.value_head_dim * model.attention_output_gate
+    h, heads, width = model.hidden_size, model.num_attention_heads, model.attention.joined(model)
     experts = (model.num_experts_per_tok if active else model.n_routed_experts) or 0
     inner = (model.moe_intermediate_size or 0, model.shared_expert_width) if moe else (model.intermediate_size or 0,)
     counts = (experts, 1 if model.shared_expert_width else 0) if moe else (1,)
@@ -129,3 +126,57 @@ def unmodelled_with_reference(value_of: Callable[[str], object]) -> str | None:
     """Why preference tuning of a model is not modelled yet; None where it is. value_of : a field of the model."""
     unmodelled = next((field for field in _UNMODELLED_WITH_REFERENCE if value_of(field)), None)
     return unmodelled and Message("specs.not_modelled_with", one="kind: dpo", other=unmodelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A way to train beside a frozen model.
+
+    name : as releases and records of runs say it. title : as errors say it. path : of the field that asks for it.
+    fact : by which legality rules know it. instead : what to say where it is not modelled.
+    reference : a frozen copy of the model reads every sequence, of which there are pairs.
+    in_part : the model's own weights are not trained. precisions : number formats that it is modelled in.
+    excludes : mechanisms that it is not modelled with. asked : whether a training is one.
+    problem : why a model's is not modelled, of how to read its fields; or None.
+    """
+
+    name: str
+    title: str
+    path: str
+    fact: str
+    instead: Message
+    asked: Callable[[TrainingSpec], bool]
+    problem: Callable[[Callable[[str], object], TrainingSpec], str | None]
+    reference: bool = False
+    in_part: bool = False
+    precisions: tuple[str, ...] = ("bf16", "fp16")
+    excludes: tuple[str, ...] = ("fsdp",)
+
+
+ADAPTERS: Final = Tuning(
+    "lora",
+    "lora",
+    "/training/lora",
+    "trains_adapters",
+    Message("common.leave_it_out"),
+    lambda training: training.lora is not None,
+    lambda value_of, training: unmodelled_with_adapters(value_of, training.adapters[1]),
+    in_part=True,
+)
+PREFERENCES: Final = Tuning(
+    "dpo",
+    "kind: dpo",
+    "/training/kind",
+    "compares_pairs",
+    Message("common.one_of", names="pretrain, sft"),
+    lambda training: training.kind == "dpo",
+    lambda value_of, training: unmodelled_with_reference(value_of),
+    reference=True,
+)
+TUNINGS: Final = (ADAPTERS, PREFERENCES)
+
+
+def trained_and_frozen(model: ModelSpec, training: TrainingSpec) -> tuple[int, int]:
+    """Parameters that are trained, and those that stay as they are."""
+    whole, (rank, targets) = model.total_params(include_mtp=True), training.adapters
+    return (adapter_params(model, rank, targets), whole) if rank else (whole, 0)

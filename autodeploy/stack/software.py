@@ -55,12 +55,12 @@ TODAY: Final = "master"
 class Run:
     """What the facts of a stack depend on.
 
+    models : kinds that the model is of: moe, and those of its attention.
     named : features that the run says by name. date : a release or a day in a record's own words; None: not told.
     """
 
     precision: str = "bf16"
-    moe: bool = False
-    mla: bool = False
+    models: frozenset[str] = frozenset()
     pp: int = 1
     etp: int = 1
     named: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class Fact:
             return False
         tests: Mapping[str, Callable[[Any], bool]] = {
             "precision": lambda wanted: run.precision == wanted,
-            "model": lambda wanted: run.mla if wanted == "mla" else run.moe,
+            "model": lambda wanted: wanted in run.models,
             "pp_at_least": lambda least: run.pp >= least,
             "etp_at_least": lambda least: run.etp >= least,
             "named": lambda name: name in run.named,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from docs.accuracy_page.errors import Errors, errors_of
-from docs.shipped_calibration.generation_fit import (
+from autodeploy.calibration.shipped.generation import (
     batches_of,
     fit_generation,
     predicted_seconds,
@@ -17,15 +16,16 @@ from docs.shipped_calibration.generation_fit import (
     seconds_measured,
     seconds_predicted,
 )
+from docs.accuracy_page.errors import Errors, errors_of
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.calibration.shipped.generation import GenerationFit
     from autodeploy.specs.measurements import GenerationRecord
     from cost_models.arrays import Floats
-    from docs.shipped_calibration.generation_fit import GenerationFit
 
 EVERY = 10  # rows of a left-out file between two that its constants are refitted on
 FITTED_SETS = 3  # sets of lengths that are fitted, the others predicted

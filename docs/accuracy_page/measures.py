@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.calibration.profile_fit import Calibration, calibrate
+from autodeploy.calibration.shipped.tables import fitted_profiles
 from docs.accuracy_page.aims import Line, apart_of, ascend_peaks, h100_groups, record_lines, residuals_of
 from docs.accuracy_page.errors import Errors, Ordered, Runs, ordered_pairs, runs_of
 from docs.accuracy_page.sets import A100, ASCEND, H100, SPLITS
 from docs.accuracy_page.splits import Held, SplitErrors, left_out_intervals, size_split
-from docs.shipped_calibration.shipped import fitted_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

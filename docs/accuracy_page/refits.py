@@ -10,8 +10,8 @@ import numpy as np
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import left_out_residuals, refit
 from autodeploy.calibration.profile_fit import Calibration, fitted_together, overlay_of
-from docs.shipped_calibration.carried import carried_overlay
-from docs.shipped_calibration.refits import part_of, refit_covariance
+from autodeploy.calibration.shipped.left_out_widths import part_of, refit_covariance
+from autodeploy.calibration.shipped.tables import carried_overlay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,13 +13,12 @@ from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import differences, values_of
 from autodeploy.calibration.profile_fit import calibrate
 from autodeploy.calibration.record_prediction import fits_time
+from autodeploy.calibration.shipped.class_spreads import class_spread, run_row
+from autodeploy.calibration.shipped.left_out_widths import projected, variances_of
+from autodeploy.calibration.shipped.strategy_groups import ranks_per_doubling, rehearsals
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.prediction_spread import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
 from docs.accuracy_page.errors import Errors, errors_of, residuals_at
-from docs.shipped_calibration.class_spreads import class_spread
-from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
-from docs.shipped_calibration.refits import projected, variances_of
-from docs.shipped_calibration.run_rows import run_row
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autodeploy.calibration.shipped.generation import records_of, shipped_generation
 from docs.accuracy_page.errors import errors_of
 from docs.accuracy_page.generation import files_left_out, lengths_left_out, residuals_as_shipped
-from docs.shipped_calibration.generation_shipped import records_of, shipped_generation
 
 pytestmark = pytest.mark.acceptance
 RECORDS = shipped_generation()

@@ -7,8 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autodeploy.calibration.shipped.overhead_fit import (
+    HOST,
+    left_out,
+    of_framework,
+    row_weights,
+    shipped_rl,
+    speed_errors,
+)
 from autodeploy.costs.post_training.overheads import overheads_of
-from docs.shipped_calibration.overhead_fit import HOST, left_out, of_framework, row_weights, shipped_rl, speed_errors
 
 pytestmark = pytest.mark.acceptance
 

@@ -12,7 +12,7 @@ from autodeploy.service.session import open_services
 from autodeploy.service.store import retention as housekeeping
 from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.database import Database
-from autodeploy.service.store.retention import Housekeeper, my_turn, prune_audit
+from autodeploy.service.store.retention import Housekeeper, prune_audit, try_lock
 from autodeploy.service.store.searches import Searches, SearchFilter
 from autodeploy.service.store.tables import AuditRow, BatchRow
 from tests import factories
@@ -74,7 +74,7 @@ def test_one_of_many_does_it(database, database_url):
     fill(database, {f"{number:03}": 100 for number in range(20)})
     settings = quick_settings(database_url, keep_days=90)
     others = [Database(database_url, pool_size=2) for _ in range(4)]
-    with my_turn(database, "housekeeping") as mine:
+    with try_lock(database, "housekeeping") as mine:
         assert mine
         assert [Housekeeper(other, settings).clean() for other in others] == [None] * 4
     assert len(stored(database)) == 20

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from docs.shipped_calibration.generation_shipped import shipped_generation
-from docs.shipped_calibration.overhead_fit import shipped_rl
-from docs.shipped_calibration.shipped import shipped_records
+from autodeploy.calibration.shipped.generation import shipped_generation
+from autodeploy.calibration.shipped.overhead_fit import shipped_rl
+from autodeploy.calibration.shipped.tables import shipped_records
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("tests/benchmarks", "tests/soak", "docs")
+FOLDERS = ("tests/benchmarks", "tests/soak", "docs", "autodeploy/calibration/shipped")
 SMALL_SPEC = ROOT / "tests" / "benchmarks" / "small.yaml"
 
 
@@ -262,7 +262,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.generation_accuracy": lambda cut: cut.main(generation_records(), cut.folder / "page.md", cut.folder),
     "docs.rl_accuracy": lambda cut: cut.main(rl_records(), cut.folder / "page.md"),
     "docs.scoreboard": scoreboard,
-    "docs.shipped_calibration.__main__": shipped_calibration,
+    "autodeploy.calibration.shipped.__main__": shipped_calibration,
     "docs.recommendations": recommendations,
     "docs.stability": stability,
     "tests.benchmarks.rehearsals": rehearsals,

@@ -16,7 +16,7 @@ from autodeploy.client import Search
 from autodeploy.kit.errors import StorageFullError
 from autodeploy.service.runner.memory_limit import resident_bytes
 from autodeploy.service.runner.owner import Owner
-from autodeploy.service.runner.workers import Presence, Workers, WorkerView
+from autodeploy.service.runner.workers import WorkerHeartbeat, Workers, WorkerView
 from autodeploy.service.session import open_services
 from autodeploy.service.store.base import utc_now
 from tests import factories
@@ -61,7 +61,7 @@ def test_a_process_says_when_it_last_looked(database: Database):
     settings = quick_settings(str(database.url), worker_alive_s=1.0)
     busy = 0
     owner = Owner()
-    presence = Presence(database, settings, owner, slots=1, busy=lambda: busy, looked_s=lambda: None)
+    presence = WorkerHeartbeat(database, settings, owner, slots=1, busy=lambda: busy, looked_s=lambda: None)
     presence.start()
 
     def seen() -> bool:

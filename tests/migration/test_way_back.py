@@ -157,8 +157,9 @@ def test_without_room_for_the_copy_nothing_is_changed(tmp_path, monkeypatch):
     path = tmp_path / "autodeploy.db"
     old_file(path)
 
-    def no_room(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def no_room(file: Path) -> None:
+        if file.suffix == ".part":
+            raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("autodeploy.service.store.database.make_private", no_room)
     database = Database(f"sqlite:///{path}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from docs.shipped_calibration.shipped import shipped_records
+from autodeploy.calibration.shipped.tables import shipped_records
 from tests.support.dominance import dominance, dominance_under_auto
 
 EVERY = 48

@@ -72,7 +72,7 @@ def test_a_token_over_a_context_has_the_forward_pass_s_operations(
     layout = GenerationLayout(tp=tp)
     generation = generator_of(model, H100, H100.device(), layout).model
     linear, attention = table_flops(model, float(batch), 2.0 * context, tp)
-    if model.is_mla:
+    if model.kv_lora_rank is not None:
         # Decoding works on the latent: as many products with weights, wider ones with keys and values.
         latent, rope = float(model.kv_lora_rank or 0), float(model.qk_rope_head_dim or 0)
         attention *= (2.0 * latent + rope) / (2.0 * model.qk_head_dim)  # the table pads values to keys

@@ -33,8 +33,8 @@ def all_lengths(draw: st.DrawFn) -> Lengths:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, together: int = 1) -> Engines:
-    responses = together * draw(st.integers(1, 256 // together))
+def layouts(draw: st.DrawFn, group_size: int = 1) -> Engines:
+    responses = group_size * draw(st.integers(1, 256 // group_size))
     slots = draw(st.integers(1, 256))
     return Engines.of(responses, slots, draw(st.sampled_from([1, 1, 4, 32])), draw(st.sampled_from([1, 2, 8, 64])))
 
@@ -69,9 +69,9 @@ def test_the_same_call_gives_the_same_bytes(lengths, engines, tpot, parts):
 
 
 @MANY
-@given(all_lengths(), layouts(together=4), token_times(), shares)
+@given(all_lengths(), layouts(group_size=4), token_times(), shares)
 def test_generation_never_ends_before_the_longest_response(lengths, engines, tpot, correlation):
-    found = rollout(engines, lengths, 100.0, tpot, prefill, together=4, correlation=correlation)
+    found = rollout(engines, lengths, 100.0, tpot, prefill, group_size=4, correlation=correlation)
     alone = tpot(np.ones(1), np.full(1, 100.0))
     assert np.all(found.longest_tokens >= lengths.mean * (1 - 1e-9))
     assert np.all(found.longest_tokens <= lengths.longest * (1 + 1e-9))
@@ -83,32 +83,32 @@ def test_generation_never_ends_before_the_longest_response(lengths, engines, tpo
 
 @MANY
 @given(all_lengths(), layouts(), token_times(), st.sampled_from([1, 8]), st.booleans())
-def test_twice_the_cards_never_gain_more_than_twice(lengths, engines, tpot, together, waits):
+def test_twice_the_cards_never_gain_more_than_twice(lengths, engines, tpot, group_size, waits):
     """Where no cache binds at the smaller size: slots as many as the engine's own limit, or for all responses.
 
     Without a queue at the smaller size exactly; else within 6 % from eight slots on (greatest of 6,000 random layouts:
     4.4 %, for histograms of two or three lengths on 32 ranks; 1.6 % for lognormal lengths). A queue behind fewer slots
     than a prompt has responses runs them in their order, which the model does not follow.
     """
-    engines = replace(engines, responses=2.0 * together * engines.responses)
+    engines = replace(engines, responses=2.0 * group_size * engines.responses)
     assume(not waits or np.all(engines.responses >= 2 * FEWEST_SLOTS))
     slots = np.clip(engines.slots, FEWEST_SLOTS, engines.responses / 2) if waits else engines.responses
-    one = rollout(replace(engines, slots=slots), lengths, 100.0, tpot, prefill, together=together)
+    one = rollout(replace(engines, slots=slots), lengths, 100.0, tpot, prefill, group_size=group_size)
     twice = Engines(engines.responses / 2, slots, engines.ranks, 2 * engines.units)
-    two = rollout(twice, lengths, 100.0, tpot, prefill, together=together)
+    two = rollout(twice, lengths, 100.0, tpot, prefill, group_size=group_size)
     assert np.all(2.0 * two.generation_s >= one.generation_s * (1 - (0.06 if waits else 1e-6)))
 
 
 @MANY
 @given(all_lengths(), layouts(), token_times(), shares)
 def test_one_response_a_prompt_equals_plain_prompts(lengths, engines, tpot, correlation):
-    groups = rollout(engines, lengths, 100.0, tpot, prefill, together=1, correlation=correlation)
-    plain = rollout(engines, lengths, 100.0, tpot, prefill, together=1, correlation=0.0, shared_prefix=False)
+    groups = rollout(engines, lengths, 100.0, tpot, prefill, group_size=1, correlation=correlation)
+    plain = rollout(engines, lengths, 100.0, tpot, prefill, group_size=1, correlation=0.0, shared_prefix=False)
     assert all(np.array_equal(getattr(groups, f.name), getattr(plain, f.name)) for f in fields(Rollout))
 
 
 @MANY
-@given(all_lengths(), layouts(together=4), shares, st.sampled_from([2, 3, 5]))
+@given(all_lengths(), layouts(group_size=4), shares, st.sampled_from([2, 3, 5]))
 def test_no_token_is_lost(lengths, engines, correlation, parts):
     like = likeness(lengths, correlation, 4)
     of_a_step = stretches(engines, lengths, like, 4, 100.0)

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.kit.logs import configure_logging
 from autodeploy.kit.settings import Settings
-from docs.shipped_calibration.shipped import shipped_records
 from tests.faults import faults
 from tests.faults.ledger import Ledger
 from tests.faults.outages import survive_outages

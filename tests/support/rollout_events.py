@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     TokenTime = Callable[[float, float], float]
 
 
-def drawn(random: np.random.RandomState, lengths: Lengths, prompts: int, together: int, correlation: float) -> Floats:
+def drawn(random: np.random.RandomState, lengths: Lengths, prompts: int, group_size: int, correlation: float) -> Floats:
     """Lengths of the responses of so many prompts, prompt by prompt."""
-    shared, own = random.standard_normal((prompts, 1)), random.standard_normal((prompts, together))
+    shared, own = random.standard_normal((prompts, 1)), random.standard_normal((prompts, group_size))
     z = np.sqrt(correlation) * shared + np.sqrt(1.0 - correlation) * own
     place = np.searchsorted(np.cumsum(lengths.share), 1.0 - survival_of_normal(np.clip(z, -12.0, 12.0)))
     return np.asarray(lengths.tokens[np.minimum(place, len(lengths.tokens) - 1)]).ravel()
@@ -56,7 +56,7 @@ def slowest_unit_s(
     tpot_s: TokenTime,
     shape: tuple[int, int, int, int],
     *,
-    together: int = 1,
+    group_size: int = 1,
     correlation: float = 0.0,
     trials: int = 40,
 ) -> float:
@@ -64,7 +64,7 @@ def slowest_unit_s(
     responses, slots, ranks, units = shape
     random, found = np.random.RandomState(1), []
     for _ in range(trials):
-        each = drawn(random, lengths, responses * ranks * units // together, together, correlation)
+        each = drawn(random, lengths, responses * ranks * units // group_size, group_size, correlation)
         dealt = each.reshape(units, ranks, responses)
         found.append(max(unit_s(list(unit), slots, prompt, tpot_s) for unit in dealt))
     return float(np.mean(found))

@@ -6,12 +6,12 @@ import pytest
 
 from autodeploy.analysis.launch_checks.launch import launch_of
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.formats.import_document import import_document
 from autodeploy.formats.registry import export
 from autodeploy.search import planner
 from autodeploy.specs.record import Record
 from autodeploy.specs.spec import Spec
-from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles.loader import load_profile, shipped_profiles
 from tests import factories
 

@@ -10,7 +10,7 @@ from api.ui.new_search_form import sections, spec_document
 from api.ui.views import pasted_document
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.specs.reading import card_count, read_spec_document, token_amount, whole_amount, with_read_amounts
+from autodeploy.specs.reading import card_count, read_spec_document, resolved, token_amount, whole_amount
 
 
 def spec_of(cluster: dict[str, Any] | None = None, **training: Any) -> Any:
@@ -124,6 +124,6 @@ def test_nodes_of_a_pasted_spec_hold_on_the_chosen_cluster() -> None:
 
 def test_phases_of_a_run_are_written_as_people_do() -> None:
     phases: list[Any] = [{"tokens": "1T", "seq_length": "32k"}, "x"]
-    read = with_read_amounts({"run": {"phases": phases}})
+    read = resolved({"run": {"phases": phases}})
     assert read["run"]["phases"] == [{"tokens": 1e12, "seq_length": 32 * 1024}, "x"]
     assert phases[0]["tokens"] == "1T"

@@ -9,14 +9,13 @@ import pytest
 
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.profile_fit import Calibration, calibrate
+from autodeploy.calibration.shipped.strategy_groups import Gain, StrategyGroup, gains, strategy_groups
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.prediction_spread import coverage
 from docs.accuracy_page.aims import shipped_start
 from docs.accuracy_page.errors import layout_groups, runs_of
 from docs.backtest import page
 from docs.backtest_groups import Backtest, Choice, backtest, layout_words, lines, summary, table_without, weights_of
-from docs.shipped_calibration.realised import Gain, gains
-from docs.shipped_calibration.shipped import shipped_records
-from docs.shipped_calibration.strategy_groups import StrategyGroup, strategy_groups
 
 A100 = "nvidia-a100-80g"
 

@@ -14,6 +14,7 @@ import pytest
 
 from autodeploy.calibration.profile_fit import Calibration, calibrate
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate_html import report_html
 from autodeploy.reports.figures import figure_json
@@ -32,7 +33,6 @@ from docs.accuracy_page.errors import (
 from docs.accuracy_page.page import aims_table, table
 from docs.accuracy_page.splits import Basis, left_out_intervals, log_sigma, rows_by_id, share_inside
 from docs.accuracy_page.worst import diagnoses, doubted, listed, misses
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record

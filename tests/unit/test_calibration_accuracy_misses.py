@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from autodeploy.calibration.record_prediction import counts_for_time
+from autodeploy.calibration.shipped.tables import shipped_records
 from docs.accuracy_page.errors import Runs
 from docs.accuracy_page.misses import left_aside
 from docs.accuracy_page.worst import diagnoses
-from docs.shipped_calibration.shipped import shipped_records
 
 RECORDS = tuple(
     r for r in shipped_records() if r.cluster.profile in {"ascend-800t-a2", "cloudmatrix-384"} and counts_for_time(r)

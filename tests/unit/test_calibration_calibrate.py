@@ -14,11 +14,10 @@ from autodeploy.calibration.fit import ELSEWHERE, NUISANCES, PARAMETERS, UNFITTE
 from autodeploy.calibration.overlays import OF_LINKS, covariance_of
 from autodeploy.calibration.profile_fit import Calibration, calibrate, configuration_of, noise_of, overlay_of, shares_of
 from autodeploy.calibration.record_prediction import fits_time, predict_record
+from autodeploy.calibration.shipped.tables import carried_overlay, coverage_table, shipped_records
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.yaml_text import profile_text
 from autodeploy.messages import Message
-from docs.shipped_calibration.carried import carried_overlay
-from docs.shipped_calibration.shipped import coverage_table, shipped_records
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from autodeploy.calibration.cluster_fit import (
     ClusterFit,
     ClusterRun,
     Overlay,
-    World,
+    Scenario,
     cluster_parameters,
     fit_cluster,
     overlay_with,
@@ -74,7 +74,7 @@ def under(of: Spec, overlay: Overlay) -> Spec:
 
 
 def run(factor: float, tp: int = 8, truth: Overlay | None = None) -> ClusterRun:
-    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[World]) -> list[dict[str, float]]:
+    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[Scenario]) -> list[dict[str, float]]:
         parts = breakdowns_in(under(spec(tp), overlay), planned(tp), numbers, worlds)
         return [{"step": each.step_time_s} for each in parts]
 
@@ -141,7 +141,7 @@ def profiled(truth: Overlay, slower: float = 1.0) -> ClusterRun:
     """A run whose parts a profiler told apart."""
     parts = {name: slower * seconds for name, seconds in parts_s(8, truth).items()}
 
-    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[World]) -> list[dict[str, float]]:
+    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[Scenario]) -> list[dict[str, float]]:
         found = breakdowns_in(under(spec(), overlay), planned(8), numbers, worlds)
         return [predicted_parts(each) for each in found]
 
@@ -198,7 +198,7 @@ def _a3_run(factor: float) -> ClusterRun:
     )
     plan = estimate(of)
 
-    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[World]) -> list[dict[str, float]]:
+    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[Scenario]) -> list[dict[str, float]]:
         return [predicted_parts(each) for each in breakdowns_in(under(of, overlay), plan, numbers, worlds)]
 
     seconds = factor * plan.step_time_s

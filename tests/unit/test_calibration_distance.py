@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.evidence import highest_mfu
+from autodeploy.calibration.shipped.class_spreads import (
+    ClassSpread,
+    class_spread,
+    class_spreads,
+    covering,
+    log_sigma_of,
+    weights_of,
+)
+from autodeploy.calibration.shipped.strategy_groups import (
+    MAX_PER_DOUBLING,
+    Rehearsal,
+    ranks_per_doubling,
+    rehearsed_slope,
+)
 from autodeploy.costs.prediction_spread import RANKS_PER_DOUBLING, Z80, classes_of_run, is_carried, shares_node
 from autodeploy.specs.planset import MeasuredMfu
-from docs.shipped_calibration.class_spreads import ClassSpread, class_spread, class_spreads, log_sigma_of, weights_of
-from docs.shipped_calibration.covering import covering
-from docs.shipped_calibration.distance import MAX_PER_DOUBLING, Rehearsal, ranks_per_doubling, rehearsed_slope
 
 
 def row(*, moe: bool = False, shared: bool = False) -> dict[str, object]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.evidence import counts, evidence_of, realised_share, unproven
+from autodeploy.calibration.shipped.class_spreads import covering
 from autodeploy.costs.prediction_spread import RUN_AXES
 from autodeploy.search.ranking.unproven import unproven_in
-from docs.shipped_calibration.covering import covering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

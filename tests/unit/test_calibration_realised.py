@@ -11,12 +11,21 @@ import pytest
 
 from autodeploy.calibration.evidence import realised_share
 from autodeploy.calibration.profile_fit import calibrate
+from autodeploy.calibration.shipped.strategy_groups import (
+    Gain,
+    StrategyGroup,
+    Without,
+    calibration_of,
+    came_true,
+    gains,
+    realised_of,
+    strategy_groups,
+    told_apart,
+)
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.prediction_spread import coverage
 from docs.accuracy_page.aims import shipped_start
 from docs.accuracy_page.refits import residuals_without
-from docs.shipped_calibration.realised import Gain, came_true, gains, realised_of
-from docs.shipped_calibration.shipped import shipped_records
-from docs.shipped_calibration.strategy_groups import StrategyGroup, Without, calibration_of, strategy_groups, told_apart
 
 if TYPE_CHECKING:
     from autodeploy.calibration.profile_fit import Calibration

@@ -17,11 +17,11 @@ from autodeploy.calibration.record_prediction import (
     measured_step_s,
     predict_record,
 )
+from autodeploy.calibration.shipped.class_spreads import run_row
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.prediction_spread import coverage
 from autodeploy.specs.record import Measured, Record
 from autodeploy.specs.software import features_of, release_of, stack_of
-from docs.shipped_calibration.run_rows import run_row
-from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles.loader import load_profile
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from autodeploy.calibration.fit import left_out_residuals
 from autodeploy.calibration.profile_fit import Calibration, calibrate
+from autodeploy.calibration.shipped.tables import fitted_profiles, shipped_records
 from docs.accuracy_page.aims import Line, binomial_chance, by_configuration, shipped_start
 from docs.accuracy_page.refits import overlays_of, residuals_without, without
 from docs.accuracy_page.splits import Held
 from docs.scoreboard import launches
-from docs.shipped_calibration.shipped import fitted_profiles, shipped_records
 from hardware_profiles import list_profiles, load_profile
 from hardware_profiles.loader import recalibrated
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.unmeasured import UnmeasuredReport, Use, measured_range, unmeasured, uses_of
 from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate import unmeasured_table
 from autodeploy.search.planner import estimate, lowered
 from autodeploy.specs.spec import parse_spec
-from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import Profile, apply_overlay, load_profile
 
 NAME = "ascend-800t-a2"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.record_prediction import measured_step_s, predict_record, record_memory_spread
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import Statistics, ValidationReport, classes_of, validate
 from autodeploy.costs.prediction_spread import REPEAT_NOISE, Z80, TimedRuns, conditioned, coverage, spread_of
 from autodeploy.specs.record import Measured, Record
 from docs import readme
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from autodeploy.calibration.validation import Row

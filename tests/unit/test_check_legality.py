@@ -24,6 +24,7 @@ from autodeploy.reports.check_report import MARK, render_check, render_check_jun
 from autodeploy.reports.wording import width
 from autodeploy.search import planner
 from autodeploy.specs.answers import CheckLimits, CheckReport
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
 from tests import factories
 
@@ -163,6 +164,15 @@ def test_rules_and_flags_can_be_allowed() -> None:
     assert "experts_divide_by_ep" in caught.value.errors[0].hint
 
 
+@pytest.mark.parametrize("names", [("--a-b", "--c-d"), tuple(f"--own-{n}" for n in range(40))])
+def test_flags_of_a_fork_are_one_finding(names: tuple[str, ...]) -> None:
+    report = report_of(changed(" ".join(names), "--use-distributed-optimizer"))
+    (rule,) = report.broken_rules
+    assert (rule.rule, rule.values["count"], rule.values["flag"]) == ("flag_is_registered", len(names), names[0])
+    assert "--allow-flag" in rule.text
+    assert report_of(changed(" ".join(names)), CheckLimits(allow_flags=names)).gates[0].passed
+
+
 def test_what_changes_the_result_stands_above_the_verdict() -> None:
     report = report_of(changed("--optimizer sgd --reset-attention-mask"))
     assert len(report.unmodelled) == 2
@@ -232,7 +242,12 @@ def test_every_name_of_the_rules_is_known() -> None:
         known = {"megatron", "mindspeed", "mindspeed-llm", *(release.name for release in releases())}
         assert {*rule.component.split(), *rule.without.split()} <= known
         for name in rule.names() | set(rule.blanks()):
-            if name in words() or name in flag_values() or name in {"world", "blackwell"}:
+            if (
+                name in words()
+                or name in flag_values()
+                or name in {"world", "blackwell"}
+                or name.removeprefix("on_") in FEATURES
+            ):
                 continue
             flag = f"--{name.removeprefix('given_').replace('_', '-')}"
             assert flag in registered or flag in {"--use-layer-wise-distributed-optimizer", "--use-nanopipe"}, flag

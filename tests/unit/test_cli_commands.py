@@ -492,7 +492,7 @@ def test_verbose_tells_every_step_and_the_trace_of_an_error(command, planned, sp
     planned(RuntimeError("broken"))
     assert "Traceback" not in command("plan", spec_path)[2]
     assert "Traceback" in command("plan", spec_path, "--verbose")[2]
-    monkeypatch.setattr("autodeploy.cli.output.loudness", lambda: "verbose")
+    monkeypatch.setattr("autodeploy.cli.output.verbosity", lambda: "verbose")
     with SearchTalk() as talk:
         for elapsed_s in (1.0, 1.1, 1.2):
             talk(Progress("bound", "", enumerated=1_000, elapsed_s=elapsed_s))

@@ -45,24 +45,24 @@ ALONE, REPLICAS, PROMPTS, GROUP, GROUPS = (
 QUEUE, QUEUES, ONE_BY_ONE, FEW = ((64, 16, 1, 1), 1), ((64, 8, 4, 2), 8), ((8, 1, 1, 4), 1), ((4, 4, 1, 16), 1)
 
 
-@pytest.mark.parametrize(("shape", "together"), [ALONE, REPLICAS, PROMPTS, GROUP, GROUPS, QUEUE, QUEUES, FEW])
+@pytest.mark.parametrize(("shape", "group_size"), [ALONE, REPLICAS, PROMPTS, GROUP, GROUPS, QUEUE, QUEUES, FEW])
 @pytest.mark.parametrize("lengths", [SPREAD, STEPS, CUT], ids=["spread", "steps", "cut"])
-def test_generation_takes_as_long_as_played_through(lengths, shape, together):
-    played = slowest_unit_s(lengths, 100, tpot, shape, together=together, correlation=0.5)
-    assert decode_s(lengths, shape, together=together) == pytest.approx(played, rel=0.06)
+def test_generation_takes_as_long_as_played_through(lengths, shape, group_size):
+    played = slowest_unit_s(lengths, 100, tpot, shape, group_size=group_size, correlation=0.5)
+    assert decode_s(lengths, shape, group_size=group_size) == pytest.approx(played, rel=0.06)
 
 
-@pytest.mark.parametrize(("shape", "together"), [ALONE, REPLICAS, GROUP, GROUPS, QUEUE, FEW])
-def test_a_long_tail_takes_as_long_as_played_through(shape, together):
+@pytest.mark.parametrize(("shape", "group_size"), [ALONE, REPLICAS, GROUP, GROUPS, QUEUE, FEW])
+def test_a_long_tail_takes_as_long_as_played_through(shape, group_size):
     """The longest of few responses varies by a third from step to step: more steps, and what remains of that."""
-    played = slowest_unit_s(LONG_TAIL, 100, tpot, shape, together=together, correlation=0.5, trials=80)
-    assert decode_s(LONG_TAIL, shape, together=together) == pytest.approx(played, rel=0.09)
+    played = slowest_unit_s(LONG_TAIL, 100, tpot, shape, group_size=group_size, correlation=0.5, trials=80)
+    assert decode_s(LONG_TAIL, shape, group_size=group_size) == pytest.approx(played, rel=0.09)
 
 
-@pytest.mark.parametrize(("shape", "together"), [ALONE, PROMPTS, GROUPS, QUEUE, QUEUES, ONE_BY_ONE])
-def test_equal_responses_take_exactly_as_long(shape, together):
-    played = slowest_unit_s(EQUAL, 100, tpot, shape, together=together, trials=1)
-    assert decode_s(EQUAL, shape, together=together) == pytest.approx(played, rel=1e-9)
+@pytest.mark.parametrize(("shape", "group_size"), [ALONE, PROMPTS, GROUPS, QUEUE, QUEUES, ONE_BY_ONE])
+def test_equal_responses_take_exactly_as_long(shape, group_size):
+    played = slowest_unit_s(EQUAL, 100, tpot, shape, group_size=group_size, trials=1)
+    assert decode_s(EQUAL, shape, group_size=group_size) == pytest.approx(played, rel=1e-9)
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 4])
@@ -100,7 +100,7 @@ def test_prefill_counts_a_shared_prompt_once():
         return 1e-3 * tokens
 
     each = [
-        float(rollout(Engines.of(64, 64), SPREAD, 500, tpot, prefill, together=16, shared_prefix=shared).prefill_s[0])
+        float(rollout(Engines.of(64, 64), SPREAD, 500, tpot, prefill, group_size=16, shared_prefix=shared).prefill_s[0])
         for shared in (True, False)
     ]
     assert each == pytest.approx([1e-3 * 4 * 500, 1e-3 * 64 * 500])
@@ -123,7 +123,7 @@ def test_many_parts_tend_to_the_steady_rate():
 
 
 def test_the_series_ends_with_the_tail():
-    found = rollout(Engines.of(128, 128, 1, 16), lognormal_lengths(2500, 0.8, 8192), 512, tpot, nothing, together=16)
+    found = rollout(Engines.of(128, 128, 1, 16), lognormal_lengths(2500, 0.8, 8192), 512, tpot, nothing, group_size=16)
     assert found.start_batch[0] == 128.0
     assert found.ends_s[0, -1] == pytest.approx(float(found.decode_s[0]))
     assert np.all(np.diff(found.ends_s[0]) >= 0.0)
@@ -187,8 +187,8 @@ def test_few_responses_of_a_group_reach_few_experts(parts):
 
 
 def test_likeness_makes_replicas_differ():
-    alike = decode_s(CUT, (64, 64, 1, 32), together=16, correlation=0.8)
-    unlike = decode_s(CUT, (64, 64, 1, 32), together=16, correlation=0.0)
+    alike = decode_s(CUT, (64, 64, 1, 32), group_size=16, correlation=0.8)
+    unlike = decode_s(CUT, (64, 64, 1, 32), group_size=16, correlation=0.0)
     assert alike > 1.02 * unlike
 
 
@@ -205,14 +205,14 @@ def test_slots_follow_from_the_cache():
     for kv_tokens, expected in cases.items():
         assert float(slots(64, kv_tokens, 1000, SPREAD, 100)) == expected
     assert float(slots(64, 1e9, 24, SPREAD, 100)) == 24.0
-    shared = float(slots(64, 64 * at_once * 0.9, 1000, SPREAD, 100, together=16))
+    shared = float(slots(64, 64 * at_once * 0.9, 1000, SPREAD, 100, group_size=16))
     assert shared > float(slots(64, 64 * at_once * 0.9, 1000, SPREAD, 100))
 
 
 def test_thousands_of_layouts_are_one_call():
     count = 2000
     shapes = [2.0 ** (3 + np.arange(count) % 8), 64, 4, 2.0 ** (np.arange(count) % 5)]
-    many = rollout(Engines.of(*shapes), SPREAD, 100, tpot, nothing, together=8)
+    many = rollout(Engines.of(*shapes), SPREAD, 100, tpot, nothing, group_size=8)
     for one in (0, 5, 777, 1999):
-        alone = decode_s(SPREAD, tuple(float(np.broadcast_to(each, count)[one]) for each in shapes), together=8)
+        alone = decode_s(SPREAD, tuple(float(np.broadcast_to(each, count)[one]) for each in shapes), group_size=8)
         assert float(many.decode_s[one]) == pytest.approx(alone, rel=1e-12)

@@ -61,7 +61,7 @@ INSIDE = frozenset(
         "script_template.py",
         "sweep.py",
         "base.py",
-        "connections.py",
+        "server.py",
         "unmeasured.py",
         "step.py",
     }

@@ -14,6 +14,7 @@ from autodeploy.analysis.launch_checks.launch import launch_of
 from autodeploy.analysis.launch_checks.launch_check import check
 from autodeploy.analysis.what_if.improve import improve
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.formats import registry as exporters
 from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import AutoDeployError
@@ -25,7 +26,6 @@ from autodeploy.specs.spec import parse_spec
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS, launchers
 from autodeploy.stack.releases import frameworks_for
-from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile
 from tests.launch_check.rule_pairs import document
 from tests.support.record_specs import spec_of_record
@@ -33,7 +33,7 @@ from tests.unit.test_plans_are_exportable import given_plans
 from tests.unit.test_rule_pairs import script
 
 if TYPE_CHECKING:
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.record import Record
 
@@ -98,7 +98,7 @@ def launches() -> list[Any]:
     return found
 
 
-def both_doors(imported: Imported, chip: str, num_npus: int | None = None) -> tuple[Plan, Plan] | None:
+def both_doors(imported: ImportResult, chip: str, num_npus: int | None = None) -> tuple[Plan, Plan] | None:
     """The predictions of `check` and of `estimate` from the written spec; None where the launch has none on a chip."""
     try:
         checked = check(launch_of(imported, chip, None, num_npus), EVERYTHING, planner=NO_SEARCH).plan

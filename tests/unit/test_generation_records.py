@@ -10,20 +10,22 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from autodeploy.calibration.shipped.generation import (
+    batches_of,
+    fit_generation,
+    overlay_of_fit,
+    predicted_seconds,
+    records_of,
+    refit_constants,
+    seconds_measured,
+    shipped_generation,
+)
 from autodeploy.calibration.validation import ServedRow, validate, validate_generation
 from autodeploy.cli.main import app
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.measurements import GenerationRecord, generation_records, read_measurements
 from autodeploy.specs.record import Record, Unread
 from autodeploy.specs.rl import GenerationLayout
-from docs.shipped_calibration.generation_fit import (
-    batches_of,
-    fit_generation,
-    predicted_seconds,
-    refit_constants,
-    seconds_measured,
-)
-from docs.shipped_calibration.generation_shipped import overlay_of_fit, records_of, shipped_generation
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.formats.import_document import import_document
 from autodeploy.formats.registry import export
 from autodeploy.search import planner
@@ -21,7 +22,6 @@ from autodeploy.stack.gradient_sums import (
     in_mindspeed,
     plain_sums_apart,
 )
-from docs.shipped_calibration.shipped import shipped_records
 from tests import factories
 
 SHAPE = (

@@ -119,7 +119,7 @@ def test_qwen2_moe_counts_its_shared_experts_by_width() -> None:
 
 def test_deepseek_has_latent_attention_and_a_dense_start() -> None:
     model, diagnostics = read_hf_config(deepseek(head_dim=4))
-    assert model.is_mla
+    assert model.kv_lora_rank is not None
     assert (model.num_dense_layers, model.num_moe_layers, model.num_nextn_predict_layers) == (1, 3, 1)
     assert (model.n_group, model.topk_group, model.head_dim) == (4, 2, 16)
     assert {n.source for n in diagnostics.ignored} >= {"/head_dim", "/num_key_value_heads"}
@@ -231,7 +231,7 @@ def test_pangu_pro_moe_versions() -> None:
     assert (first.n_routed_experts, first.n_shared_experts, first.norm_layout) == (8, 4, "pre")
     wide = {"qk_nope_dim": 12, "qk_rope_dim": 4, "v_channels": 10, "sandwich_norm": True, "num_mtp_layers": 1}
     second = model_of(qwen_moe(architectures=["PanguProMoEV2ForCausalLM"], mlp_only_layers=[0], **wide))
-    assert (second.qk_head_dim, second.value_head_dim, second.is_mla) == (16, 10, False)
+    assert (second.qk_head_dim, second.value_head_dim, (second.kv_lora_rank is not None)) == (16, 10, False)
     assert (second.first_k_dense_replace, second.norm_layout, second.num_nextn_predict_layers) == (1, "sandwich", 1)
 
 

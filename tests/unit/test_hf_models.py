@@ -59,7 +59,7 @@ def test_types_of_layers_are_read_from_every_way_to_say_them() -> None:
     assert [maverick.attention_window(i) for i in range(4)] == [8192, 8192, 8192, None]
     assert [by_name["gemma-3-27b"].attention_window(i) for i in (0, 4, 5)] == [1024, 1024, None]
     assert [by_name["gemma-2-9b"].attention_window(i) for i in (0, 1)] == [4096, None]
-    assert by_name["Qwen3.5-27B"].num_linear_layers == 48
+    assert by_name["Qwen3.5-27B"].layer_types.count("linear_attention") == 48
     assert by_name["Qwen3.5-27B"].num_nextn_predict_layers == 1
 
 

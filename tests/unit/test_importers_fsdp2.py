@@ -125,7 +125,7 @@ def test_the_next_chip_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_muon_is_refused_by_name() -> None:
-    with pytest.raises(SpecError, match="Muon") as caught:
+    with pytest.raises(SpecError, match="muon") as caught:
         import_document(YAML.replace("fused_adamw", "muon"), "a.yaml")
     assert caught.value.errors[0].path == "/training/optimizer"
 

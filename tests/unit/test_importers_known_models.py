@@ -11,7 +11,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
 
 if TYPE_CHECKING:
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
 
 LLAMA = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008 --swiglu "
@@ -25,7 +25,7 @@ V3 = (
 REST = "--seq-length 4096 --global-batch-size 64 --bf16"
 
 
-def read(flags: str, filename: str) -> Imported:
+def read(flags: str, filename: str) -> ImportResult:
     return import_document(f"torchrun --nproc_per_node 8 pretrain_gpt.py {flags} {REST}", filename)
 
 

@@ -15,7 +15,7 @@ from tests.support.rl_plans import ASYNC, DEEPSEEK, DENSE, changed, rl_plan_set
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
 
 SHARDED = changed(DENSE, tp=1, pp=1, fsdp=True, sequence_parallel=False)
 ONE_STEP = changed(ASYNC, layout={"staleness": 1, "partial_rollout": False})
@@ -32,7 +32,7 @@ python3 -m verl.trainer.main_ppo --config-path=config --config-name='ppo_megatro
     trainer.n_gpus_per_node=8 trainer.nnodes=${NNODES:-2} trainer.device=npu """
 
 
-def read_back(case: Mapping[str, Any], to: str) -> Imported:
+def read_back(case: Mapping[str, Any], to: str) -> ImportResult:
     plan_set, plan = rl_plan_set(case, to)
     artefact = export(plan_set, plan, to)
     variables = {"MODEL_PATH": f"models/{case['model']}", "LR": "1e-6", "CKPT_SAVE_DIR": "c", "TRAIN_FILE": "t"}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.record_prediction import Prediction, memory_counts, predict_record, record_memory_spread
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import validate
 from autodeploy.costs.prediction_spread import memory_spread
 from autodeploy.formats.import_document import import_document
 from autodeploy.specs.record import Record
 from cost_models.hbm import GIB, MIB
-from docs.shipped_calibration.shipped import shipped_records
 
 
 @cache

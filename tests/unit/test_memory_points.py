@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from api.ui.accuracy_page import group_row
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.reports.figures.charts import MEMORY_FILE, groups_of, shipped_points
 from docs.accuracy_page.plot import memory_points, memory_titles
-from docs.shipped_calibration.shipped import shipped_records
 
 
 def test_the_shipped_points_are_current() -> None:

@@ -101,7 +101,7 @@ def test_no_default_of_a_network_stays_in_silence(preset: str) -> None:
     assert keys["moe_router_score_function"] == model.told.scoring_func
     assert (keys["n_group"], keys["topk_group"]) == (model.n_group, model.topk_group)
     assert keys.get("q_lora_rank") == model.q_lora_rank
-    assert ("q_lora_rank" in keys) == model.is_mla
+    assert ("q_lora_rank" in keys) == (model.kv_lora_rank is not None)
     assert {"num_experts", "n_routed_experts"} & keys.keys() == {
         "num_experts" if keys["model_type"] == "qwen3_moe" else "n_routed_experts"
     }
@@ -135,6 +135,6 @@ def test_configurations_of_the_families_are_read_by_their_names(model_type: str)
     assert found.diagnostics.unmodelled == ()
     assert model.n_routed_experts == keys.get("num_experts", keys.get("n_routed_experts"))
     assert model.told.routed_scaling_factor == keys.get("routed_scaling_factor")
-    assert model.is_mla == ("kv_lora_rank" in keys)
+    assert (model.kv_lora_rank is not None) == ("kv_lora_rank" in keys)
     assert model.qk_norm == (model_type in {"qwen3", "qwen3_moe"})  # by their code, whether a key says it or not
     assert model.n_group == (keys.get("n_group") or None)

@@ -167,7 +167,7 @@ def test_dense_parameters_by_hand() -> None:
     model = ModelSpec.model_validate(DENSE)
     assert model.attention_params == 64 * 64 + 2 * 64 * 16 + 64 * 64
     assert model.dense_mlp_params == 3 * 64 * 96
-    assert model.norm_params_per_layer == 2 * 64
+    assert model.vector_params_of("full_attention") == 2 * 64
     assert model.total_params() == 4 * (10_240 + 18_432 + 128) + 2 * 64_000 + 64
     assert model.active_params() == model.total_params()
     assert model.active_params(include_embedding=False) == model.total_params() - 64_000
@@ -177,7 +177,6 @@ def test_expert_parameters_by_hand() -> None:
     model = ModelSpec.model_validate(EXPERTS)
     expert, router, shared = 3 * 64 * 24, 64 * 16, 3 * 64 * 48
     assert (model.routed_expert_params, model.router_params, model.shared_expert_params) == (expert, router, shared)
-    assert model.moe_layer_params - model.active_moe_layer_params == 12 * expert
     assert model.total_params() - model.active_params() == 3 * 12 * expert
 
 
@@ -185,7 +184,7 @@ def test_latent_attention_parameters_by_hand() -> None:
     model = ModelSpec.model_validate(LATENT)
     query, key_value, output = 32 * (64 + 8 * 16), 16 * (64 + 8 * (12 + 10)) + 64 * 4, 8 * 10 * 64
     assert model.attention_params == query + key_value + output
-    assert model.norm_params_per_layer == 2 * 64 + 32 + 16
+    assert model.vector_params_of("full_attention") == 2 * 64 + 32 + 16
     uncompressed = ModelSpec.model_validate({**LATENT, "q_lora_rank": None})
     assert uncompressed.attention_params == 64 * 8 * 16 + key_value + output
 
@@ -212,7 +211,7 @@ def test_a_plain_mlp_has_two_matrices() -> None:
 
 def test_multi_token_prediction_is_one_more_layer_and_a_projection() -> None:
     model = ModelSpec.model_validate({**EXPERTS, "num_nextn_predict_layers": 2})
-    assert model.mtp_params == 2 * (model.moe_layer_params + 2 * 64 * 64 + 3 * 64)
+    assert model.mtp_params == 2 * (model.layer_params(3) + 2 * 64 * 64 + 3 * 64)
     assert model.total_params(include_mtp=True) == model.total_params() + model.mtp_params
 
 

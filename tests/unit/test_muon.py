@@ -22,10 +22,11 @@ from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.strategy import Strategy
 from cost_models.data_parallel import synchronisation
 from cost_models.hbm import OptimizerFormat, state_bytes
-from cost_models.muon import newton_schulz_s, owned_share
+from cost_models.optimizers import MUON as KIND
+from cost_models.optimizers import newton_schulz_s, owned_share
 from tests.support.sharding import shard
 
-MUON = OperatorFeatures(muon=True)
+MUON = OperatorFeatures(optimizer=KIND)
 
 
 def document(model: str = "qwen3-8b", **training: object) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def document(model: str = "qwen3-8b", **training: object) -> dict[str, Any]:
 @pytest.mark.parametrize("model", ["qwen3-8b", "kimi-k2", "glm-4.5"])
 @pytest.mark.parametrize("grouped", [True, False])
 def test_every_matrix_of_a_layer_is_orthogonalised(model: str, grouped: bool) -> None:
-    spec, on = load_preset(model), OperatorFeatures(muon=True, grouped_gemm=grouped)
+    spec, on = load_preset(model), OperatorFeatures(optimizer=KIND, grouped_gemm=grouped)
     for kind, _ in layer_kinds(spec):
         table = layer_table(spec, shard(), on, kind)
         held = sum(float(np.max(m.rows * m.columns * m.count)) for m in table.matrices)
@@ -163,7 +164,7 @@ def test_other_ways_to_orthogonalise_are_told() -> None:
     "change", [{"precision": "fp16"}, {"kind": "sft", "lora": {"rank": 8}}, {"kind": "dpo"}, {"precision": "fp8"}]
 )
 def test_trainings_that_muon_is_not_modelled_in_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(SpecError, match="muon is modelled only"):
+    with pytest.raises(SpecError, match="muon is not modelled with"):
         parse_spec(document(**change))
 
 

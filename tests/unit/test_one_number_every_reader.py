@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate import report_text, unmeasured_text
 from autodeploy.cli.validate_html import report_html
@@ -22,7 +23,6 @@ from autodeploy.costs.steps.one_strategy import candidate_of
 from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.search.planner import estimate, prepare, profile_hash
 from autodeploy.specs.spec import Spec, parse_spec
-from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 

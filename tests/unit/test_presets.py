@@ -94,7 +94,7 @@ def test_deepseek_v3_is_what_its_article_says() -> None:
     model = load_preset("deepseek-v3")
     assert model.name == "DeepSeek-V3 671B"
     assert (model.num_dense_layers, model.num_moe_layers, model.num_nextn_predict_layers) == (3, 58, 1)
-    assert model.is_mla
+    assert model.kv_lora_rank is not None
     assert model.total_params() / 1e9 == pytest.approx(671.0, abs=0.1)
     assert model.active_params(include_embedding=False) / 1e9 == pytest.approx(36.6, abs=0.05)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autodeploy import calibration
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.formats.import_document import import_document
 from autodeploy.search.planner import estimate, launch_rules
 from autodeploy.search.ranking.public_recipes import PublicRecipe, public_recipes, recipes_for
@@ -15,7 +16,6 @@ from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.stack.frameworks import FRAMEWORKS
 from docs.public_recipes import read_recipe
-from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile
 
 LAUNCHES = Path(calibration.__file__).parent / "records" / "launches"

@@ -18,10 +18,10 @@ from autodeploy.calibration.record_prediction import (
     predict_record,
     record_spread,
 )
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import validate
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.record import Record, Unread, read_lines, read_records
-from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from autodeploy.calibration.post_training import classes_of_rl, predict_rl, validate_rl
+from autodeploy.calibration.shipped.overhead_fit import EAGER, HOST, row_weights, shipped_rl
 from autodeploy.cli.main import app
 from autodeploy.costs.post_training.overheads import Overheads, defaults_of, overheads_of
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.measurements import RlRecord, read_measurements, rl_records
 from autodeploy.specs.record import Unread
-from docs.shipped_calibration.overhead_fit import EAGER, HOST, row_weights, shipped_rl
 
 if TYPE_CHECKING:
     from pathlib import Path

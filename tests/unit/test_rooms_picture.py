@@ -2,10 +2,76 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
 
+import pytest
+
+import autodeploy
 from docs import rooms_picture
 from docs.rooms_picture import ROOT, import_graph, imported_modules, joined, picture, reachable, reduced
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_ENTRIES, MOST_ARROWS, MOST_FILES = 18, 110, 560
+
+
+def folder_imports(root: Path) -> dict[str, set[str]]:
+    """Folder -> folders that its files import, for type checking too."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in rooms_picture.PACKAGES
+        for path in (root / package).rglob("*.py")
+    }
+    folders = {name: name if path.stem == "__init__" else name.rpartition(".")[0] for name, path in files.items()}
+    graph: dict[str, set[str]] = {folder: set() for folder in folders.values()}
+    for name, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                named = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[folders[name]] |= {
+                    folders[each] for each in (named & files.keys()) or {node.module} & files.keys()
+                }
+    return {folder: others - {folder} for folder, others in graph.items()}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Names of a circle; empty where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize(
+    "graph", [{"a": {"b"}, "b": {"a"}}, {"a": {"b"}, "b": {"c"}, "c": {"a"}}, {"x": {"a"}, "a": {"b"}, "b": {"a"}}]
+)
+def test_a_circle_is_found(graph):
+    assert circle(graph)
+
+
+def test_no_two_folders_import_each_other_not_even_for_types():
+    graph = folder_imports(ROOT)
+    assert {"api.http", "autodeploy.service.searches", "autodeploy.search.ranking"} <= graph.keys()
+    assert circle(graph) == []
+
+
+def test_the_first_page_the_arrows_and_the_files_stay_few():
+    entries = [path for path in (ROOT / "autodeploy").iterdir() if path.name != "__pycache__"]
+    files = [path for package in rooms_picture.PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert len(entries) <= MOST_ENTRIES
+    assert sum(map(len, import_graph(ROOT).values())) <= MOST_ARROWS
+    assert len(files) <= MOST_FILES
+
+
+def test_no_module_bears_the_name_of_a_public_function():
+    """Importing a submodule binds its name in the package."""
+    modules = {path.stem for path in (ROOT / "autodeploy").iterdir()}
+    assert modules & set(autodeploy.__all__) == set()
 
 
 def test_imports_are_read_wherever_they_run():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.analysis.launch_checks.flag_rules import flag_rules
+from autodeploy.analysis.launch_checks.flag_rules import flag_rules, flag_values
 from autodeploy.analysis.launch_checks.launch import launch_of
 from autodeploy.analysis.launch_checks.legality import judge_script
 from autodeploy.formats.common.launch_script import read_launch_script
@@ -258,3 +258,34 @@ def test_words_that_are_a_list_are_not_judged_as_one() -> None:
 def test_names_of_rules_over_flags_are_theirs_alone() -> None:
     names = [rule.name for rule in flag_rules()]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("stack", [NVIDIA, ASCEND])
+@pytest.mark.parametrize("number", ["nan", "-inf", "1e400", "-1", "9" * 400, "9" * 5_000])
+def test_whatever_a_flag_counts_is_judged_without_an_error(number: str, stack: tuple[str, str, str]) -> None:
+    flags = [name for value in flag_values().values() for name in value.flags if not value.word]
+    assert len(flags) > 40
+    for flag in flags:
+        broken(f"{DENSE_TP} {EXPERTS} {flag} {number} ", stack)
+    broken(" ".join(f"{flag} {number}" for flag in flags[:30]), stack)
+
+
+@pytest.mark.parametrize("stack", [NVIDIA, ASCEND])
+@pytest.mark.parametrize("axis", ["tensor-model", "pipeline-model", "context", "expert-model", "expert-tensor"])
+@pytest.mark.parametrize("degree", [0, -1, -4])
+def test_a_degree_below_one_is_illegal(axis: str, degree: int, stack: tuple[str, str, str]) -> None:
+    assert "degrees_are_positive" in broken(f"{EXPERTS} --{axis}-parallel-size {degree}", stack)
+
+
+@pytest.mark.parametrize(
+    ("flags", "legal"),
+    [
+        ("--rampup-batch-size 8 8 1000", (True, False)),
+        (EXPERTS + "--fp16 --expert-model-parallel-size 4", (True, False)),
+        ("--defer-embedding-wgrad-compute " + STAGES, (True, False)),
+        (STAGES + "--num-layers-per-virtual-pipeline-stage 6", (True, False)),
+    ],
+)
+def test_what_newer_releases_take_is_legal_for_them_alone(flags: str, legal: tuple[bool, bool]) -> None:
+    found = [broken(flags, stack) - {"one_precision"} for stack in (NVIDIA, ASCEND)]
+    assert tuple(not each for each in found) == legal, found

@@ -41,6 +41,8 @@ def test_generated_words_are_those_of_bash(seed, tmp_path):
         'NOTE="two  words "\np $NOTE"x" "$NOTE"x ${NOTE:-} ${OTHER:="a  b"} "$OTHER"',
         'A=z; A+=y; B=(1 2); B+=(3); B=first\np "$A" "${B[@]}" "${B[-1]}" $\'a\\tb\\x21\' "\\$A\\n"',
         'A=()\nif [[ -z "${A[@]}" && ${UNSET:-a b} == "a b" ]]; then p empty; fi',
+        'set -- --lr "1 2" ""\np "$@" $#\nshift 2\np "${@:1}" $#\nset --\np a "$@" b $#',
+        'N=2; ((N++)); ((N*=4)); let "N -= 5"; let --N\np $N $((N+1))',
         'set_all() { ALL=("$@"); }\nset_all "" x\np "${ALL[@]}" "${ALL[@]+set}" "<${ALL[@]}>"',
     ],
 )
@@ -54,6 +56,18 @@ def test_words_of_scripts_are_those_of_bash(snippet, tmp_path):
 def test_no_element_is_no_value_of_the_flag_before_it(nothing):
     script = read_launch_script(f"EXTRA=()\ntorchrun pretrain_gpt.py {SHAPE} --bf16 {nothing} --swiglu {nothing}\n")
     assert [flag.values for name, flag in script.flags.items() if name in {"--bf16", "--swiglu"}] == [(), ()]
+
+
+@pytest.mark.parametrize("word", ["{a,b}c", "--n={1..4}", "$X{,.bak}", "x{a,{b,c}}"])
+def test_words_that_braces_multiply_stay_unknown(word):
+    ((first, second),) = [words for _, words in follow(f"X=1\np {word}").commands]
+    assert first.text == MARK
+    assert second.unknown
+    assert not follow(f"Y='{word}'; Z=a{{b,c}}\np \"$Y\" $Z").commands[0][1][1].unknown
+
+
+def test_an_array_that_loses_an_element_is_not_known():
+    assert words_of('A=(x y z); unset "A[1]"\np "${A[@]}"') == [["$A"]]
 
 
 def test_an_element_that_nobody_sets_stays_unknown():

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.reports.plan_report import header
@@ -32,7 +33,6 @@ from autodeploy.stack.software import (
     stack_of_document,
     stack_of_run,
 )
-from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from autodeploy.kit.errors import SearchCancelled
 from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.candidate_bounds import CandidateBounds
-from autodeploy.search.branch_and_bound.search_space import Searched, search_space
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, search_space
 from autodeploy.search.planner import budget_of, plan, prepare
 from autodeploy.specs.reading import read_spec_file
 
@@ -27,7 +27,7 @@ SOON_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def space() -> tuple[Searched, Budget]:
+def space() -> tuple[SearchSpace, Budget]:
     spec = read_spec_file(EXAMPLE)
     search = spec.search.model_copy(update={"allow": {"tp": (8,), "pp": (6,)}, "effort": "fast"})
     spec = spec.model_copy(update={"search": search})
@@ -64,7 +64,7 @@ class Polls:
 
 
 def run(
-    space: tuple[Searched, Budget], polls: Polls, monkeypatch: pytest.MonkeyPatch, known: list[float] | None = None
+    space: tuple[SearchSpace, Budget], polls: Polls, monkeypatch: pytest.MonkeyPatch, known: list[float] | None = None
 ) -> SearchState:
     """The search of a space, with `polls` looking on from its first bound on; `known` gets the best plan's times."""
     searched, budget = space
@@ -84,7 +84,7 @@ def run(
 
 
 def test_cancelling_returns_the_plan_and_a_valid_bound(
-    space: tuple[Searched, Budget], monkeypatch: pytest.MonkeyPatch
+    space: tuple[SearchSpace, Budget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(space, Polls(5), monkeypatch)  # loads what is loaded at its first use
     whole = Polls(None)

@@ -32,7 +32,7 @@ def test_stages_hold_what_the_framework_builds(case):
 def test_the_cases_cover_what_places_parameters():
     found = cases()
     models = [case.spec.model for case in found]
-    assert any(model.is_mla and model.num_nextn_predict_layers for model in models)
+    assert any((model.kv_lora_rank is not None) and model.num_nextn_predict_layers for model in models)
     assert any(model.qk_norm and model.is_moe for model in models)
     assert any(not model.is_moe for model in models)
     assert {case.strategy["schedule"] for case in found} >= {"1f1b", "interleaved", "dualpipev", "adaptive_pipe"}

@@ -12,6 +12,7 @@ from autodeploy.space.candidates import SCHEDULES, Candidates
 from autodeploy.space.facts import facts_of
 from autodeploy.space.rules import launchable
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.tuning import ADAPTERS
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import release_of
 
@@ -41,7 +42,7 @@ def allowed(
         node_ranks=8,
         tp_limit=8,
         features=set(FEATURES) - {"high_availability"} - set(off),
-        trains_adapters=adapters,
+        tunings=(ADAPTERS,) if adapters else (),
         release=None if target == "any" else release_of(target, "nvidia" if target == "megatron" else "huawei"),
     )
     return launchable(candidate(**axes), facts, target)

@@ -150,7 +150,7 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
             "fp16": strict,
             "shards_states": release in {None, shares},
             "trains_adapters": release in few[:2],
-            "trains_with_muon": release is None,
+            "updates_matrices": release is None,
             "compares_pairs": strict,
             "launches_training": not strict,
         }
@@ -342,9 +342,9 @@ def test_dense_models_have_no_expert_parallelism() -> None:
 def test_key_value_heads_match_tp_either_way() -> None:
     # 8 key-value heads: tp 4 divides them, 16 is divided by them, 3 is neither; latent attention has none to divide.
     rule = RULES["kv_heads_match_tp"]
-    values = {"kv_heads": 8, "mla": False, "tp": np.array([4, 16, 3])}
+    values = {"kv_heads": 8, "own_keys": True, "tp": np.array([4, 16, 3])}
     assert rule.mask(values).tolist() == [True, True, False]
-    assert rule.mask({**values, "mla": True}).tolist() == [True, True, True]
+    assert rule.mask({**values, "own_keys": False}).tolist() == [True, True, True]
 
 
 def test_rejects_count_each_candidate_once_under_the_first_rule() -> None:

@@ -14,7 +14,7 @@ from autodeploy.costs.inputs.build_context import spec_context
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, in_language
 from autodeploy.search import planner
-from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.space.rules import load_rules
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
@@ -83,7 +83,7 @@ def test_what_real_searches_say_is_said_in_chinese(document: dict[str, Any]) -> 
 def test_every_uncertain_number_has_its_chinese(profile: str, model: str) -> None:
     spec = parse_spec(LLAMA | {"model": model, "cluster": {"profile": profile, "num_npus": 256}})
     known = load_profile(profile)
-    box = error_box(known, spec_context(spec, known, frozenset({"flash_attention"}), num_npus=256))
+    box = uncertainty_set(known, spec_context(spec, known, frozenset({"flash_attention"}), num_npus=256))
     assert [number.name for number in box.numbers if number.meaning == number.name] == []
     said = [text for number in (*box.numbers, *box.of_memory) for text in (number.meaning, number.basis)]
     said += [Message("ranking.number_at_its_low_end", number=number.meaning) for number in box.numbers]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autodeploy.costs.inputs.build_context import spec_context
-from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.specs.reading import read_spec_document
 from hardware_profiles.loader import load_profile
 
@@ -21,7 +21,7 @@ def numbers(profile_name: str, model: str, overlay: dict[str, object] | None = N
     }
     profile = load_profile(profile_name, overlay={"profile": profile_name, **overlay} if overlay else None)
     context = spec_context(read_spec_document(document), profile, frozenset())
-    return {number.name: number.basis for number in error_box(profile, context).numbers}
+    return {number.name: number.basis for number in uncertainty_set(profile, context).numbers}
 
 
 @pytest.mark.parametrize("profile_name", ["ascend-800t-a2", "nvidia-h100", "nvidia-b200"])

@@ -268,7 +268,7 @@ def test_a_graph_keeps_what_sequence_parallelism_gathered(sp: bool) -> None:
         model, cut = load_preset(name), shard(tp=4, seq=4096, sp=sp)
         more = kept(layer_table(model, cut, graph, (kind, None))) - kept(layer_table(model, cut, FUSED, (kind, None)))
         elsewhere = 2 * 4096 * 3 / 4 if sp else 0
-        latent = (1536 + 512 + 64) if model.is_mla else model.hidden_size
+        latent = (1536 + 512 + 64) if (model.kv_lora_rank is not None) else model.hidden_size
         assert more == elsewhere * (latent + (model.hidden_size if kind == "dense" else 0))
 
 

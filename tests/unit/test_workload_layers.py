@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.costs.workload.attention_types import LayerKind, score_columns
+from autodeploy.calibration.shipped.tables import shipped_records
+from autodeploy.costs.workload.attention_types import LayerKind, kind_of, score_columns
 from autodeploy.costs.workload.flops import forward_flops_per_token, mfu
 from autodeploy.costs.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.costs.workload.memory_choices import LAYER_INPUT
@@ -13,7 +14,6 @@ from autodeploy.costs.workload.mlp import activation_bytes_per_element
 from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
-from docs.shipped_calibration.shipped import shipped_records
 from tests.support.sharding import shard
 
 FUSED = OperatorFeatures(rect_fa=True)
@@ -35,8 +35,8 @@ def test_matrix_flops_are_two_per_active_weight(name: str) -> None:
     model = load_preset(name)
     for kind, _ in layer_kinds(model):
         table = layer_table(model, shard(), FUSED, kind)
-        params = model.active_moe_layer_params if kind[0] == "moe" else model.dense_layer_params
-        assert matrix_flops(table) / 4096 == pytest.approx(2 * (params - model.norm_params_per_layer))
+        layer = next(n for n in range(model.num_hidden_layers) if kind_of(model, n) == kind)
+        assert matrix_flops(table) / 4096 == pytest.approx(2 * model.layer_matrix_params(layer, active=True))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,7 +104,7 @@ def test_experts_are_cut_by_ep_and_etp_and_latents_by_nothing() -> None:
     assert float(table.expert_params[0]) == 3 * 7168 * 2048 * 256 / (32 * 8)
     latent = 7168 * (1536 + 512 + 64)
     cut = (model.attention_params - latent + model.shared_expert_params) / 8
-    assert float(table.dense_params[0]) == latent + cut + model.router_params + model.norm_params_per_layer
+    assert float(table.dense_params[0]) == latent + cut + model.router_params + model.vector_params_of("full_attention")
 
 
 def test_a_key_head_is_copied_where_there_are_fewer_than_ranks() -> None:

@@ -12,11 +12,14 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autodeploy.formats.megatron.layers import expanded_layout, layers_of_entries
 from autodeploy.messages import Message
 from autodeploy.space.rules import load_rules
 from autodeploy.specs.diagnostics import BrokenRule
 from autodeploy.stack.expression import evaluate, names
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.padding import first_of_set
 from autodeploy.stack.record_texts import blanks, record_text, with_numbers
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -115,14 +118,19 @@ def _document() -> dict[str, Any]:
 
 @cache
 def flag_rules() -> tuple[FlagRule, ...]:
-    """Every rule, in file order; one without a text says what the rule of strategies of its name says."""
-    of_strategies = {rule.name: rule.text for rule in load_rules()}
+    """Every rule, in file order; what one leaves out is that of the rule of strategies of its name."""
+    of_strategies = {rule.name: rule for rule in load_rules()}
     rules = []
     for row in _document()["rules"]:
-        name = row["name"]
-        text = record_text(f"flag_rule.{name}", row["text"]) if "text" in row else of_strategies[name]
-        rest = {("component" if key == "from" else key): value for key, value in row.items() if key != "text"}
-        rules.append(FlagRule(**rest, text=text))
+        rest = {("component" if key == "from" else key): value for key, value in row.items()}
+        if "text" in row:
+            rest["text"] = record_text(f"flag_rule.{row['name']}", row["text"])
+        if "require" not in row or "text" not in row:
+            of_fields = of_strategies[row["name"]]
+            if "require" not in row and "when" not in row:
+                rest["when"] = of_fields.when or "True"
+            rest = {"require": of_fields.require, "text": of_fields.text, **rest}
+        rules.append(FlagRule(**rest))
     return tuple(rules)
 
 
@@ -138,9 +146,10 @@ def flag_values() -> dict[str, FlagValue]:
 
 
 @cache
-def words() -> frozenset[str]:
-    """Choices by name, as rules write them."""
-    return frozenset(_document()["words"])
+def words() -> dict[str, str]:
+    """Choices as rules write them, and as flags do."""
+    document = _document()
+    return {**{word: word for word in document["words"]}, **document["fields"]}
 
 
 class FlagValues(Mapping[str, Any]):
@@ -162,7 +171,9 @@ class FlagValues(Mapping[str, Any]):
                 raise NotKnown(name)
             return known
         if name in words():
-            return name
+            return words()[name]
+        if (feature := FEATURES.get(name.removeprefix("on_"))) is not None and name.startswith("on_"):
+            return any(each.flags[0].flag in self._flags for each in feature.launch if each.flags)
         if name.startswith("given_"):
             return self._is_given(name.removeprefix("given_"))
         value = flag_values().get(name)
@@ -216,7 +227,9 @@ class FlagValues(Mapping[str, Any]):
 def _number(name: str, text: str) -> int | float:
     for number in (int, float):
         with suppress(ValueError):
-            return number(text)
+            value = number(text)
+            if isinstance(value, int) or math.isfinite(value):
+                return value
     raise NotKnown(name)
 
 
@@ -254,9 +267,10 @@ def broken_flag_rules(values: FlagValues, components: frozenset[str]) -> tuple[B
         if not components & set(rule.component.split()) or components & set(rule.without.split()):
             continue
         try:
-            broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
+            with np.errstate(divide="raise"):  # by degrees of 0, which are told elsewhere
+                broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
             named_values = {name: plain(values[name]) for name in rule.blanks() or rule.numbers()} if broken else {}
-        except (NotKnown, OverflowError):  # the latter of numbers that no launch has, which are told elsewhere
+        except (NotKnown, ArithmeticError):  # the latter of numbers that no launch has, which are told elsewhere
             continue
         if broken:
             on = [name for name in sorted(rule.names()) if values.get(name) is True]

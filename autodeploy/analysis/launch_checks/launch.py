@@ -14,7 +14,7 @@ from hardware_profiles import load_profile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.formats.common.launch_script import LaunchScript
     from autodeploy.search.planner import LaunchRules
     from autodeploy.specs.planset import Plan, PlanSet
@@ -67,7 +67,7 @@ class Launch:
 
 
 def launch_of(
-    imported: Imported, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
+    imported: ImportResult, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
 ) -> Launch:
     """The launch that a file describes.
 
@@ -99,7 +99,7 @@ def launch_of(
     )
 
 
-def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _doubts(imported: ImportResult, spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is not modelled and what is assumed: of the file itself, or what travelled with a spec."""
     notes = imported.diagnostics
     if imported.kind in LAUNCH_FILES:

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.analysis.launch_checks.baseline import Baseline
-    from autodeploy.formats.common.launch_script import LaunchScript
+    from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript
     from autodeploy.specs.answers import CheckLimits
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
 
 
 UNREGISTERED = "flag_is_registered"
+MOST_NAMED = 12
 WRONG_VALUE = "flag_takes_value"
 
 
@@ -105,7 +106,9 @@ def with_allowed(broken: Iterable[BrokenRule], limits: CheckLimits) -> tuple[Bro
 
 
 def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str]) -> list[BrokenRule]:
+    """Flags that the release's parser refuses; those that no release knows, as a fork's, are one finding."""
     broken: list[BrokenRule] = []
+    own: list[GivenFlag] = []
     for name, given in script.flags.items():
         if name in release.flags or name in allowed:
             continue
@@ -113,13 +116,21 @@ def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str
         elsewhere = next((other for other in releases() if name in other.flags), None)
         said = {"release": release.title, "flag": name, "line": given.line}
         values: dict[str, bool | int | float | str] = {"flag": name, "line": given.line}
-        text = Message("checks.registers_no_flag_line", **said)
         if elsewhere is not None:
             text = Message("checks.registers_no_flag_but", **said, other=elsewhere.title)
             values["registered_by"] = elsewhere.name
         elif close:
+            text = Message("checks.registers_no_flag_line", **said)
             text = Message("common.place", place=text, message=Message("common.did_you_mean", names=close[0]))
             values["did_you_mean"] = close[0]
+        else:
+            own.append(given)
+            continue
+        broken.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))
+    if own:
+        named = joined(Message("checks.line", flag=given.name[:60], line=given.line) for given in own[:MOST_NAMED])
+        text = Message("checks.registers_none_of", release=release.title, count=len(own), flags=named)
+        values = {"flag": own[0].name, "line": own[0].line, "count": len(own)}
         broken.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))
     return broken
 

@@ -147,14 +147,11 @@ def _operator(op: Operator, context: Context, shard: Sharding, wanted: Wanted, c
 def _attention(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
     """The core of a layer whose queries see all of the sequence; windows are priced by their FLOPs, not measured."""
     model = context.model
-    if model.compressed_attention is not None:  # windows, and entries of which there are few
+    if model.attention.types:  # windows, and entries of which there are few
         return
     heads = model.num_attention_heads / scalar_at(shard.tp, 0) / scalar_at(shard.ulysses, 0)
-    kv_heads = (
-        heads
-        if model.is_mla
-        else max(1.0, model.num_key_value_heads / scalar_at(shard.tp, 0) / scalar_at(shard.ulysses, 0))
-    )
+    shared = max(1.0, model.num_key_value_heads / scalar_at(shard.tp, 0) / scalar_at(shard.ulysses, 0))
+    kv_heads = shared if model.attention.own_keys else heads
     seq = scalar_at(shard.seq_length, 0) / scalar_at(shard.ring, 0)
     value = round(2.0 * op.head_dim - model.qk_head_dim)
     shape = {"batch": round(scalar_at(shard.micro_batch_size, 0)), "heads": round(heads), "kv_heads": round(kv_heads)}
@@ -183,7 +180,7 @@ def _vector(op: Operator, context: Context, shard: Sharding, wanted: Wanted, cou
             passes = 5.0
         columns = scalar_at(op.forward_bytes, 0) / (passes * element) / max(tokens, 1.0)
         name, rows = ("swiglu" if gated else "gelu"), tokens
-    elif op.name.endswith("_norm") and op.name.partition("_")[0] in {"attention", "mlp"}:
+    elif op.name in {"attention_norm", "mlp_norm"}:
         name = "layer_norm" if model.learned_position_embeddings else "rms_norm"
         rows, columns = scalar_at(shard.local_tokens, 0), float(model.hidden_size)
     elif op.name == "cross_entropy":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.analysis.ablation.feature_ablation import active_features
@@ -11,7 +11,7 @@ from autodeploy.formats.megatron.launch import flag_changes
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.space.space import OPTIMIZER_MEMORY
-from autodeploy.specs.answers import Improvement, ImproveReport
+from autodeploy.specs.answers import GainAt, Improvement, ImproveReport
 from autodeploy.specs.derived_fields import of_launch
 from autodeploy.specs.search import RL_AXES, value_of
 from autodeploy.specs.spec import Spec, no_strategy, spec_hash
@@ -280,20 +280,27 @@ OTHER_STATES = frozenset({"o2_optimizer", "quantized_optimizer"})
 DERIVED = ("dp",)
 
 
+# Changes that are tried as they are written, and with memory choices of their own.
+FREED = frozenset({"moe_dispatcher", "micro_batch_size", "sequence_parallel", "distributed_optimizer"})
+FEW_MICRO_BATCHES = 4  # a stage; below, filling and draining the pipeline cost a fifth and more
+WORTH_TELLING_PCT = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Tried:
     neighbour: Neighbour
     plan: Plan
     gain_pct: float
     keeps: bool
+    memory_gain_pct: float = 0.0
 
 
 def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     """The three best single changes of a launch, the largest gain first, of each kind of change one.
 
-    A change of degrees or schedule is predicted with layers, recomputation and swap chosen anew; others as they are
-    written. Only what the target can launch and what fits counts. Where the launch itself does not fit, changes that
-    make it fit count whatever they cost.
+    A change of degrees or schedule is predicted with layers, recomputation and swap chosen anew, a switch or micro
+    batch both as it is written and so; what choosing them anew brings alone is told apart. Only what the target can
+    launch and what fits counts. Where the launch itself does not fit, changes that make it fit count at any cost.
 
     Raises
     ------
@@ -307,28 +314,92 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     rules = planner.launch_rules(spec)
     named = spec.strategy.named_features
     on = rules.features if named is None else named
-    tried = []
-    count = 0
+    found = []
     for neighbour in neighbours(plan, spec.strategy, on, rules, off_policy=spec.search.asks_off_policy):
-        predicted = _predicted(neighbour, launch, on, rules, planner)
-        count += predicted is not None
-        if predicted is None or not predicted.fits:
-            continue
-        gain = 100.0 * (predicted.tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)
-        if gain >= WORTH_PCT or not plan.fits:
-            tried.append(_Tried(neighbour, predicted, gain, _keeps_layout(plan, predicted)))
+        for each in (neighbour, *_freed(neighbour, rules)):
+            predicted = _predicted(each, launch, on, rules, planner)
+            if predicted is not None:
+                found.append((each, predicted))
+    tried = _credited(plan, [(each, predicted) for each, predicted in found if predicted.fits])
     keeping = [each for each in tried if each.keeps]
     return ImproveReport(
         plan=plan,
         improvements=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(tried)[:MAX_SHOWN]),
         keeping_layout=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(keeping)[:MAX_SHOWN]),
-        tried=count,
+        tried=len(found),
+        batch=_larger_batch(spec, plan, planner),
+        fewer_cards=_fewer_cards(spec, plan, planner),
         best_gain_pct=_best_gain_pct(spec, plan, planner),
         broken_rules=tuple(f"{rule.rule}: {rule.text}" for rule in rules.broken),
         spec=spec.model_dump(mode="json"),
         spec_hash=spec_hash(spec),
         engine_version=ENGINE_VERSION,
     )
+
+
+def _freed(neighbour: Neighbour, rules: LaunchRules) -> Iterator[Neighbour]:
+    """The same change with layers, recomputation and swap chosen anew, where it is one that they may hang on."""
+    strategy = neighbour.strategy
+    if strategy.rl is None and not neighbour.places and (neighbour.kind in FREED or neighbour.kind in FEATURES):
+        memory = neighbour.features | (MEMORY_FEATURES & rules.features)
+        yield replace(neighbour, strategy=_free(strategy), features=memory, places=True)
+
+
+def _credited(plan: Plan, found: list[tuple[Neighbour, Plan]]) -> list[_Tried]:
+    """Each change with its own gain: one whose memory was chosen anew is compared with the launch after that alone."""
+    placed = [after for each, after in found if each.kind == "placement"]
+    base = max((plan, *placed), key=_rate) if plan.fits or not placed else max(placed, key=_rate)
+    memory = 100.0 * (_rate(base) / _rate(plan) - 1.0)
+    tried, seen = [], set[str]()
+    for each, after in sorted(found, key=lambda one: one[0].kind != "placement"):
+        own = each.kind != "placement" and each.places
+        gain = 100.0 * (_rate(after) / _rate(base if own else plan) - 1.0)
+        same = after.strategy.model_dump_json()
+        if same in seen or (gain < WORTH_PCT and (plan.fits or own)):
+            continue
+        seen.add(same)
+        tried.append(_Tried(each, after, gain, _keeps_layout(plan, after), memory if own else 0.0))
+    return tried
+
+
+def _rate(plan: Plan) -> float:
+    return plan.tokens_per_s_per_npu
+
+
+def _larger_batch(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> GainAt | None:
+    """Gain of a larger global batch, where the pipeline runs so few micro batches that it stands idle."""
+    strategy = plan.strategy
+    if spec.training.rl is not None or strategy.pp == 1 or plan.micro_batches >= FEW_MICRO_BATCHES * strategy.pp:
+        return None
+    factor = -(-FEW_MICRO_BATCHES * strategy.pp // plan.micro_batches)
+    batch = spec.training.global_batch_size.model_copy(update={"value": spec.training.global_batch_size.value * factor})
+    training = spec.training.model_copy(update={"global_batch_size": batch})
+    return _gain_of(spec.model_copy(update={"training": training}), batch.value, plan, planner)
+
+
+def _fewer_cards(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> GainAt | None:
+    """Gain a card of half of the cards with the same batch."""
+    cards, strategy = spec.cluster.num_npus, spec.strategy
+    if (
+        cards is None
+        or cards % 2
+        or strategy is None
+        or spec.training.rl is not None
+        or (strategy.dp or plan.strategy.dp or 1) % 2
+    ):
+        return None
+    cluster = spec.cluster.model_copy(update={"num_npus": cards // 2})
+    halved = spec.model_copy(update={"cluster": cluster, "strategy": _with(strategy, dp=None)})
+    return _gain_of(halved, cards // 2, plan, planner)
+
+
+def _gain_of(spec: Spec, value: int, plan: Plan, planner: WhatIfPlanner) -> GainAt | None:
+    try:
+        other = planner.estimate(spec)
+    except SpecError:
+        return None
+    gain = 100.0 * (_rate(other) / _rate(plan) - 1.0)
+    return GainAt(value=value, gain_pct=gain) if gain >= WORTH_TELLING_PCT else None
 
 
 def _predicted(
@@ -398,6 +469,7 @@ def _improvement(launch: Launch, plan: Plan, tried: _Tried) -> Improvement:
         add_flags=flags.add,
         drop_flags=flags.drop,
         gain_pct=tried.gain_pct,
+        memory_gain_pct=tried.memory_gain_pct,
         step_time_s=tried.plan.step_time_s,
         peak_memory_gib=tried.plan.peak_memory_gib,
         keeps_checkpoint_layout=tried.keeps,

@@ -22,6 +22,7 @@ from autodeploy.stack.features import FEATURES, expand, launch_values, mechanism
 from autodeploy.stack.gradient_sums import expert_sums_apart, plain_sums_apart
 from cost_models.compute import ADDED_BYTES
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
+from cost_models.optimizers import OPTIMIZERS
 from hardware_profiles.errors import ProfileError as BadProfile
 from hardware_profiles.loader import load_profile, shipped_profiles
 from hardware_profiles.topology import ClusterTopology, cluster_topology
@@ -117,7 +118,7 @@ def operator_features(
     ascend, features = vendor == "huawei", mechanisms(features)
     full = training.precision == "fp32"  # norms have nothing to cast
     kept, beside = loss_bytes(features, full=full)
-    if training.kind == "dpo":
+    if training.has_reference:
         kept, beside = LOSS_KEPT_BYTES, LOSS_BESIDE_BYTES
     return OperatorFeatures(
         flash_attention="flash_attention" in features,
@@ -159,10 +160,10 @@ def operator_features(
         fused_cross_entropy="fused_cross_entropy" in features,
         dropout="dropout" in features,
         attention_dropout="dropout" in features,
-        lora_rank=0 if training.lora is None else training.lora.rank,
-        lora_targets=() if training.lora is None else training.lora.target_modules,
-        reference=training.kind == "dpo",
-        muon="muon" in features,
+        lora_rank=training.adapters[0],
+        lora_targets=training.adapters[1],
+        reference=training.has_reference,
+        optimizer=OPTIMIZERS[training.optimizer],
     )
 
 
@@ -264,13 +265,11 @@ def spec_context(
     run = run_of(model, training.precision, spec.strategy, features)
     software = software_for(spec.software, stack_for(spec.software, spec.search.target, profile.vendor), run)
     features |= (software.features - FEATURES.keys()) | (software.memory - mechanisms(features))
-    features = features | {"muon"} if training.optimizer == "muon" else features - {"muon"}
-    if training.kind == "dpo" and "fsdp" in mechanisms(features):
-        message = Message("specs.not_modelled_with", one="kind: dpo", other="fsdp")
-        raise UnsupportedError(message, path="/training/kind", hint=Message("specs.leave_out", names="fsdp"))
-    if training.lora is not None and "fsdp" in mechanisms(features):
-        message = Message("specs.not_modelled_with", one="lora", other="fsdp")
-        raise UnsupportedError(message, path="/training/lora", hint=Message("specs.leave_out", names="fsdp"))
+    features = features - OPTIMIZERS.keys() | ({training.optimizer} & FEATURES.keys())
+    for tuning in training.tunings:
+        for name in mechanisms(features) & {*tuning.excludes}:
+            message = Message("specs.not_modelled_with", one=tuning.title, other=name)
+            raise UnsupportedError(message, path=tuning.path, hint=Message("specs.leave_out", names=name))
     device = _device_with_peak(profile, cluster, training.precision)
     release = release or software.band
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
@@ -401,9 +400,8 @@ def _facts(
         asked=frozenset(member for name, switch in switches if switch == "on" for member in expand(name)),
         precision=spec.training.precision,
         shards_states=shards_states,
-        trains_adapters=spec.training.lora is not None,
-        trains_with_muon=spec.training.optimizer == "muon",
-        compares_pairs=spec.training.kind == "dpo",
+        optimizer=OPTIMIZERS[spec.training.optimizer],
+        tunings=spec.training.tunings,
         packed=spec.training.sequence_length_histogram is not None,
         unlaunched=unlaunched(spec.model, spec.training, release),
         release=release,

@@ -133,7 +133,7 @@ class ExchangeFeatures:
     tp_fusion : chunks of a fused or chunked matrix multiplication with its collective (1 = none).
     dispatcher : index into DISPATCHERS. balance : how evenly experts load the ranks.
     paired : the schedule runs the forward of one micro batch against the backward of another.
-    recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
+    recompute_in_bubbles : what the backward pass recomputes may run while it waits for an exchange.
     attention_imbalance : time of attention on the ranks that set the pace, against the mean.
     async_gathers : an all-gather dispatcher issues its gathers before the host waits. captured : what does not depend
     on the router's sizes is launched as a graph.
@@ -148,7 +148,7 @@ class ExchangeFeatures:
     shared_expert_overlap: Bools
     shortcut_overlap: Bools
     paired: Bools
-    recompute_in_waits: Bools
+    recompute_in_bubbles: Bools
     balance: ExpertBalance
     attention_imbalance: npt.NDArray[np.float64]
     deduplicate: Bools | bool = False
@@ -243,7 +243,7 @@ class Context:
     def adapter_params(self) -> int | None:
         """Parameters of the adapters that a token uses; None where the whole model is trained."""
         on = self.operators
-        if not on.lora_rank:
+        if not on.frozen:
             return None
         return adapter_params(self.model, on.lora_rank, on.lora_targets, active=True)
 
@@ -318,7 +318,7 @@ class Context:
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             shortcut_overlap=overlap & ("shortcut_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
-            recompute_in_waits=~paired & ("selective_recompute" in on and self.framework.recomputes_in_waits),
+            recompute_in_bubbles=~paired & ("selective_recompute" in on and self.framework.recomputes_in_waits),
             balance=placed_balance(self.loads, self.expert_ranks(candidates)),
             attention_imbalance=attention_factor(self.packs, candidates, rearranged="sample_rearrangement" in on),
             paired=paired,

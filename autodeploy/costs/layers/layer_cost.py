@@ -14,7 +14,6 @@ from autodeploy.costs.layers.pair_windows import Pairing, beside_matrix_work_s, 
 from autodeploy.costs.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.costs.workload.operators import MATRIX_KINDS
 from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
-from cost_models.muon import newton_schulz_s
 from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
@@ -194,9 +193,10 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
 
 
 def _orthogonal_s(layer: LayerInputs) -> tuple[Floats, Floats]:
-    seconds, rates = [layer.zero, layer.zero], layer.machine.rates.wide()
+    seconds, rates, matrix_s = [layer.zero, layer.zero], layer.machine.rates.wide(), layer.table.matrix_s
     for each in layer.table.matrices:
-        once = newton_schulz_s(each.rows, each.columns, rates)
+        assert matrix_s is not None
+        once = matrix_s(each.rows, each.columns, rates)
         seconds[each.experts] = np.asarray(seconds[each.experts] + each.count * once * layer.machine.software_factor)
     return seconds[0], seconds[1]
 
@@ -332,7 +332,7 @@ def _choices(
     touched = touched_by_choices(tuple(kept), tuple(times.trained), shares=table.by_operator is not None)
     saved = {each.choice.name: _saved_bytes(each, kept, layer) for each in touched}
     work = {each.choice.name: _replayed_s(each, times, table) for each in touched if each.choice.kind == "recompute"}
-    waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * layer.features.recompute_in_waits)
+    waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * layer.features.recompute_in_bubbles)
     choices = {}
     for each in touched:
         choice, bytes_ = each.choice, saved[each.choice.name]

@@ -192,12 +192,12 @@ def generations(
         except InfeasibleRlError as error:
             answers[number] = error
             continue
-        together = _together(rl, place.responses)
+        group_size = _together(rl, place.responses)
         for at, parts in enumerate(case.parts):
-            key = (parts, together, case.partial or not case.staleness)
+            key = (parts, group_size, case.partial or not case.staleness)
             places.setdefault(key, []).append((number * 2 + at, place))
     done: dict[int, tuple[Rollout, int, _Place]] = {}
-    for (parts, together, again), members in places.items():
+    for (parts, group_size, again), members in places.items():
         engines = Engines.of(
             np.array([place.responses for _, place in members]),
             np.array([place.slots[number % 2] for number, place in members]),
@@ -211,7 +211,7 @@ def generations(
             partial(_tpot_s, generator.model, adds),
             partial(generator.model.prefill_s, length=prompt),
             correlation=rl.prompt_correlation,
-            together=together,
+            group_size=group_size,
             parts=parts,
             prefill_kept=again,
             by_group=first.ep > 1,
@@ -278,10 +278,10 @@ def _place(
     longest = rl.prompt_length.mean_tokens + lengths.longest
     space = generation.cache_space_bytes - case.left_bytes
     tokens = space / (float(generation.cache_bytes(longest)) / longest)
-    together = _together(rl, responses)
+    group_size = _together(rl, responses)
     limit = float(layout.max_num_seqs or ENGINES[layout.engine].max_num_seqs)
     fit = tuple(
-        float(slots(parts * responses, tokens, limit, lengths, rl.prompt_length.mean_tokens, together))
+        float(slots(parts * responses, tokens, limit, lengths, rl.prompt_length.mean_tokens, group_size))
         for parts in case.parts
     )
     if min(fit) < 1.0:
@@ -352,8 +352,8 @@ def _part(
     context = prompt + lengths.mean_square / (2.0 * lengths.mean)
     parts = {name: float(seconds) for name, seconds in model.parts_s(batch, context).items()}
     parts["host_s"] = overheads.sequence_s * batch
-    together = _together(rl, place.responses)
-    at_once, queued = held_tokens(lengths, prompt, together)
+    group_size = _together(rl, place.responses)
+    at_once, queued = held_tokens(lengths, prompt, group_size)
     running = min(place.slots[0], place.case.parts[0] * place.responses)
     kv_tokens_held = float(at_once if running >= place.case.parts[0] * place.responses else queued) * running
     per_token = place.kv_tokens and (model.cache_space_bytes - place.case.left_bytes) / place.kv_tokens

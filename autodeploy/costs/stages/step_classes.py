@@ -427,8 +427,7 @@ def of_candidates(costs: UnitCosts, moves: Mapping[int, MigrationChoice], cut_of
 def _with_copy(cost: LayerCost, copied: Floats, context: Context) -> LayerCost:
     """With `copied` parameters of the embedding: trained, or frozen beside adapters; a reference model has its own."""
     on = context.operators
-    frozen, models = on.lora_rank > 0, 2.0 if on.reference else 1.0
-    trained = 0.0 if frozen else 1.0
+    trained, models = 0.0 if on.frozen else 1.0, 2.0 if on.reference else 1.0
     return replace(
         cost,
         dense_params=np.asarray(cost.dense_params + trained * copied),

@@ -17,7 +17,7 @@ from cost_models import data_parallel
 from cost_models.collectives import GatherRate, Group, gather_rate, leaf_hop_factor, point_to_point_s, ring_pass_s
 from cost_models.expert_migration import migration_s
 from cost_models.hbm import FULL, StateBytes, replica_shards, state_bytes
-from cost_models.muon import owned_share
+from cost_models.optimizers import owned_share
 
 if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
@@ -150,10 +150,10 @@ def state_rates(candidates: Candidates, context: Context, groups: ParameterGroup
 def owners(candidates: Candidates, context: Context, groups: ParameterGroups) -> tuple[Floats, Floats]:
     """Over how many ranks states of dense and of expert parameters are spread [n]: shards, or owners of whole matrices.
 
-    Muon's owners have at most as many matrices more as whole ones allow: see `muon.owned_share`.
+    Owners have at most as many matrices more as whole ones allow: see `optimizers.owned_share`.
     """
     shards = groups.dense_shards, groups.expert_shards
-    if "muon" not in context.mechanisms:
+    if context.operators.optimizer.matrix_s is None:
         return shards
     dense, experts = context.matrices
     cut = 1.0 if context.operators.grouped_gemm and not context.operators.group_launches else candidates.ep
@@ -164,7 +164,7 @@ def owners(candidates: Candidates, context: Context, groups: ParameterGroups) ->
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What Muon adds to a layer or piece beyond the rates of its parameters [n]: seconds of its update, and bytes."""
+    """Additions of updates of whole matrices to what a layer's or piece's parameters take [n]: seconds, and bytes."""
 
     update_s: Floats
     state_bytes: Floats
@@ -172,12 +172,12 @@ class Owned:
 
 
 def owned_of(cost: LayerCost, ends: Floats, candidates: Candidates, context: Context, groups: ParameterGroups) -> Owned:
-    """Orthogonalising its matrices on their owners, and Adam's states of `ends`: embedding or head, on one owner [n].
+    """Updating its matrices on their owners, and Adam's states of `ends`: embedding or head, on one owner [n].
 
     An end is one parameter: where owners have whole ones, one of them has it all.
     """
     zero = np.zeros(len(candidates))
-    if "muon" not in context.mechanisms:
+    if context.operators.optimizer.matrix_s is None:
         return Owned(zero, zero, zero)
     split = owners(candidates, context, groups) if context.splits_states else (np.ones(1), np.ones(1))
     seconds = zero + sum(each / ranks for each, ranks in zip(cost.orthogonal_s, split, strict=True))
@@ -342,7 +342,7 @@ def synchronised_of(
             distributed_optimizer=context.distributed_optimizer,
             gradient_bytes=context.gradient_bytes,
             weight_bytes=context.optimizer.weights,
-            whole_gradients="muon" in on,
+            whole_gradients=context.operators.optimizer.matrix_s is not None,
             operations=data_parallel.buckets(
                 params, layers, groups.dense.size, overlapped=overlap_reduce & ~candidates.paired
             ),

@@ -387,10 +387,8 @@ def _largest_weights(priced: Priced) -> tuple[float, float, float]:
     heads = max(model.num_attention_heads, model.sliding_attention_heads or 0) + 2.0 * model.num_key_value_heads
     dense_width = (model.intermediate_size or 0) if model.num_dense_layers else 0
     widest = max(heads * model.head_dim * model.hidden_size, up * max(dense_width, model.shared_expert_width))
-    if (compressed := model.compressed_attention) is not None:
-        rank = max(model.q_lora_rank or 0, compressed.o_lora_rank)
-        attention = max(rank * model.num_attention_heads * model.head_dim, compressed.out_width * model.hidden_size)
-        widest = max(attention, up * model.shared_expert_width)
+    if model.attention.largest is not None:
+        widest = max(model.attention.largest(model), up * model.shared_expert_width)
     local = (model.n_routed_experts or 0) / ep if priced.context.operators.grouped_gemm else 1.0
     expert = local * up * (model.moe_intermediate_size or 0) / etp
     return widest / tp, model.vocab_size * model.hidden_size / tp, expert

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autodeploy.space.candidates import Candidates
     from cost_models.arrays import Floats, Ints, Number
 
-    World = Mapping[str, float]
+    Scenario = Mapping[str, float]
     Batches = list[tuple["_Batch", list[int]]]  # each with the places of its worlds
 
 
@@ -52,7 +52,7 @@ OF_EXPERTS: Final = frozenset(
 )
 
 
-class Moved(Protocol):
+class Perturbation(Protocol):
     """A number of the box: its name and the numbers of the profile, or of the loads, that it moves."""
 
     @property
@@ -82,12 +82,12 @@ def reads(context: Context, name: str) -> bool:
     return moe or name not in OF_EXPERTS
 
 
-def moves_loads(numbers: Sequence[Moved], world: World) -> bool:
+def moves_loads(numbers: Sequence[Perturbation], world: Scenario) -> bool:
     """Whether a world moves the loads of experts, and so is priced apart from others."""
     return any(world.get(number.name, 0.0) and not OF_LOADS.isdisjoint(number.multiplies) for number in numbers)
 
 
-def context_in(context: Context, numbers: Sequence[Moved], world: World) -> Context:
+def context_in(context: Context, numbers: Sequence[Perturbation], world: Scenario) -> Context:
     """The context in which the numbers have moved, and its alternatives with it; fractions stay at most 1.
 
     Its memory is that of the context: how far that may be off has a spread of its own (`calibration.spreads`).
@@ -101,8 +101,8 @@ def step_times_in(
     candidates: Candidates,
     context: Context,
     layouts: Sequence[Layout],
-    numbers: Sequence[Moved],
-    worlds: Sequence[World],
+    numbers: Sequence[Perturbation],
+    worlds: Sequence[Scenario],
     *,
     at: Mapping[str, float] | None = None,
     limits: bool = True,
@@ -126,8 +126,8 @@ def breakdowns_in(
     candidate: Candidates,
     context: Context,
     layout_among: Callable[[StepClasses], Layout],
-    numbers: Sequence[Moved],
-    worlds: Sequence[World],
+    numbers: Sequence[Perturbation],
+    worlds: Sequence[Scenario],
     *,
     limits: bool = True,
 ) -> list[dict[str, float]]:
@@ -145,8 +145,8 @@ def breakdowns_in(
 def _batches_in(
     candidates: Candidates,
     context: Context,
-    numbers: Sequence[Moved],
-    worlds: Sequence[World],
+    numbers: Sequence[Perturbation],
+    worlds: Sequence[Scenario],
     *,
     at: Mapping[str, float] | None,
     limits: bool,
@@ -226,7 +226,7 @@ def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
 
 
 def _values_in(
-    context: Context, numbers: Sequence[Moved], world: World, at: Mapping[str, float], *, limits: bool
+    context: Context, numbers: Sequence[Perturbation], world: Scenario, at: Mapping[str, float], *, limits: bool
 ) -> dict[str, float]:
     """The machine's numbers that a world changes, by the name that `machine_of` reads."""
     values = dict(at)
@@ -251,7 +251,7 @@ def _limited(context: Context, values: Mapping[str, float]) -> dict[str, float]:
     return within
 
 
-def _loads_in(context: Context, numbers: Sequence[Moved], world: World) -> Loads:
+def _loads_in(context: Context, numbers: Sequence[Perturbation], world: Scenario) -> Loads:
     """The loads of experts that a world changes: those that size time."""
     moved = {name: world.get(n.name, 0.0) for n in numbers for name in n.multiplies if name in OF_LOADS}
     family = context.loads.sustained
@@ -311,7 +311,7 @@ def sensitivities(
     candidates: Candidates,
     context: Context,
     layouts: Sequence[Layout],
-    factors: Sequence[Moved],
+    factors: Sequence[Perturbation],
     at: Mapping[str, float] | None = None,
 ) -> Floats:
     """Slopes of the log step time of each candidate under its layout [n, factors]: d log(step time) / d log(factor).
@@ -345,7 +345,7 @@ def estimate_and_slopes(
     candidate: Candidates,
     context: Context,
     layout_among: Callable[[StepClasses], Layout],
-    factors: Sequence[Moved],
+    factors: Sequence[Perturbation],
     at: Mapping[str, float] | None = None,
 ) -> Sloped:
     """`estimate_layout` of one candidate and its `sensitivities`, whose worlds begin with the estimate's own.
@@ -373,7 +373,7 @@ def estimate_and_slopes(
     return Sloped(first.classes, layout, estimate_placed(placed, layout), slopes)
 
 
-def _steps(context: Context, factors: Sequence[Moved]) -> tuple[list[int], list[World]]:
+def _steps(context: Context, factors: Sequence[Perturbation]) -> tuple[list[int], list[Scenario]]:
     """Numbers of the factors that a strategy of the context reads; worlds: as it is, then each of them a step on."""
     moved = [number for number, f in enumerate(factors) if any(reads(context, name) for name in f.multiplies)]
     return moved, [{}, *({factors[number].name: STEP} for number in moved)]

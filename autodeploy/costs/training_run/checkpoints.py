@@ -10,7 +10,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.plan_details import CheckpointChange
 from autodeploy.specs.training_run import RunSpec
-from autodeploy.specs.tuning import adapter_params
+from autodeploy.specs.tuning import trained_and_frozen
 from autodeploy.stack.checkpoints import (
     CheckpointFormat,
     checkpoint_format,
@@ -20,6 +20,7 @@ from autodeploy.stack.checkpoints import (
 )
 from cost_models.goodput import WEIGHT_BYTES, checkpoint_bytes, checkpoint_read_bytes
 from cost_models.hbm import FULL, GIB, OptimizerFormat
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
@@ -65,12 +66,11 @@ def saved_bytes(spec: Spec, plan: Plan) -> float:
     training/checkpointing.py, which leaves them out only under --lora-ckpt-filter.
     """
     optimizer = OptimizerFormat.of(frozenset(plan.strategy.features))
-    params, lora = spec.model.total_params(include_mtp=True), spec.training.lora
-    if lora is None:
-        of_adam = spec.model.embedding_params + spec.model.head_params if spec.training.optimizer == "muon" else 0
-        return float(checkpoint_bytes(params, optimizer=optimizer) + (FULL.moments - optimizer.moments) * of_adam)
-    trained = adapter_params(spec.model, lora.rank, lora.target_modules)
-    return float(WEIGHT_BYTES * params + checkpoint_bytes(trained, optimizer=optimizer))
+    trained, frozen = trained_and_frozen(spec.model, spec.training)
+    ends = spec.model.embedding_params + spec.model.head_params
+    of_adam = ends * (OPTIMIZERS[spec.training.optimizer].matrix_s is not None)
+    states = checkpoint_bytes(trained, optimizer=optimizer) + (FULL.moments - optimizer.moments) * of_adam
+    return float(WEIGHT_BYTES * frozen + states)
 
 
 def read_bytes(spec: Spec, plan: Plan) -> float:

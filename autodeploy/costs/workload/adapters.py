@@ -113,12 +113,11 @@ _TARGETS = {
 _INPUTS = {product.kept_input for products in _TARGETS.values() for product in products} - {""}
 _HOOK = "gradient_accumulation"
 _ALONE = (1.0, 1.0, 0.0)  # no gradient of a frozen weight
-GATHERED_AGAIN = "_regather"
 
 
 def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
     """A piece outside the layers (embedding, head) that has no adapters; nothing below the embedding has a gradient."""
-    if not on.lora_rank:
+    if not on.frozen:
         return table
     operators = tuple(_frozen(op) for op in table.operators)
     exchanges = table.exchanges
@@ -137,7 +136,7 @@ def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
 
 def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> LayerTable:
     """A transformer layer of a frozen model with the LoRA adapters of its targets; as it is where nothing is frozen."""
-    if not on.lora_rank:
+    if not on.frozen:
         return table
     rows = {op.name: op for op in table.operators}
     targets = [product for name in on.lora_targets for product in _TARGETS[name] if product.operator in rows]
@@ -210,7 +209,7 @@ def _beside_frozen(exchange: Exchange, targets: frozenset[str]) -> Exchange:
 
     targets : operators that have an adapter; their products are not cut into chunks beside a collective.
     """
-    if exchange.name.endswith(GATHERED_AGAIN):
+    if exchange.behind == "input_gradient":
         return exchange._replace(backward_count=0.0)
     if exchange.behind == "weight_gradient" or exchange.beside in targets:
         return exchange._replace(beside="", behind="")

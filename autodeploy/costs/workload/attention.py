@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.costs.workload.attention_types import LayerKind
+from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind, Rows, shape_of
 from autodeploy.costs.workload.attention_types import mean_keys as mean_keys_of
 from autodeploy.costs.workload.operators import (
     Exchange,
@@ -17,21 +17,35 @@ from autodeploy.costs.workload.operators import (
     column_exchanges,
     cut_and_whole,
 )
-from autodeploy.costs.workload.sparse_attention import attends_to_latents, attention_shape, indexer_rows, latent_widths
+from autodeploy.costs.workload.sparse_attention import (
+    attends_to_latents,
+    attention_shape,
+    index_flops_per_token,
+    indexer_rows,
+    latent_widths,
+)
+from autodeploy.specs.attention import latent_widths as widths_of_latents
 from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
 
-Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 W: Final = "attention"
 
 
-def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
-    """Operators, kept tensors and exchanges of one layer's attention, from the norm's output to the residual."""
-    rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard, on)
-    operators, tensors, exchanges = rows
+def grouped_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
+    """Rows of a layer whose heads have keys of their own, or share them in groups."""
+    return _rows(model, shard, on, kind, _grouped_projections(model, shard, on))
+
+
+def latent_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
+    """Rows of a layer whose keys and values come from a latent."""
+    return _rows(model, shard, on, kind, _latent_projections(model, shard, on))
+
+
+def _rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind, projections: Rows) -> Rows:
+    operators, tensors, exchanges = projections
     for part in (indexer_rows(model, shard), _core(model, shard, on, kind), _output_gate(model, shard)):
         operators += part[0]
         tensors += part[1]
@@ -45,6 +59,11 @@ def _heads(model: ModelSpec, shard: Sharding) -> tuple[Floats, Floats]:
     """Query and key-value heads on a tensor-parallel rank; a key head is copied where there are fewer than ranks."""
     heads = np.asarray(model.num_attention_heads / shard.tp)
     return heads, np.asarray(np.maximum(model.num_key_value_heads / shard.tp, 1.0))
+
+
+def _key_heads(model: ModelSpec, shard: Sharding) -> Floats:
+    """Heads of keys and values on a rank; from a latent every head has its own once they are projected up."""
+    return _heads(model, shard)[1 if model.attention.own_keys else 0]
 
 
 def _output_gate(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], list[Tensor]]:
@@ -141,7 +160,7 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         )
     # The latents' norms keep their input in the precision they compute in; their output is what is gathered.
     operand = tokens if on.keeps_gathered else local
-    normed = 2.0 * operand * (q_rank + kv_rank + rope) * (not on.lora_rank)  # read by weights' gradients alone
+    normed = 2.0 * operand * (q_rank + kv_rank + rope) * (not on.frozen)  # read by weights' gradients alone
     tensors = [
         Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed)),
         Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
@@ -250,8 +269,8 @@ def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> li
     """
     if on.mean_keys is None or not np.any(shard.ring > 1):
         return []
-    heads, kv_heads = _heads(model, shard)
-    key_value = (heads if model.is_mla else kv_heads) * (model.qk_head_dim + model.value_head_dim)
+    heads = _heads(model, shard)[0]
+    key_value = _key_heads(model, shard) * (model.qk_head_dim + model.value_head_dim)
     query, out = heads * model.qk_head_dim, heads * model.value_head_dim
     update = 6.0 if on.fused_ring_update else 46.0
     steps = np.asarray(shard.ring - 1.0)
@@ -331,13 +350,8 @@ def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
     Ulysses: queries, keys, values and the output change from sequence to heads and back, in both passes.
     Source: features of MindSpeed, megatron_cp_algo and ulysses_cp_algo.
     """
-    heads, kv_heads = _heads(model, shard)
-    # Under MLA every head has its own key and value once they are projected up.
-    key_value = (
-        heads * (model.qk_head_dim + model.value_head_dim)
-        if model.is_mla
-        else (kv_heads * (model.head_dim + model.value_head_dim))
-    )
+    heads = _heads(model, shard)[0]
+    key_value = _key_heads(model, shard) * (model.qk_head_dim + model.value_head_dim)
     if model.sparse_attention is not None:
         # The indexer's keys pass too; heads that attend to latents need these alone, whole on every rank.
         if attends_to_latents(model, shard.seq_length):
@@ -350,3 +364,56 @@ def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
         Exchange("key_value_ring", "ring", W, ring_chunk, ring_steps, 2.0 * ring_steps),
         Exchange("head_exchange", "heads", W, exchanged, 1.0, 1.0),
     ]
+
+
+def _grouped_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[int, Floats]:
+    """A key-value head is copied where there are fewer heads than ranks."""
+    heads, kv_heads = _heads(model, shard)
+    widths = (heads + kv_heads) * (model.head_dim + model.value_head_dim)
+    gate = heads * (model.value_head_dim * model.attention_output_gate + model.attention_head_gate)
+    return model.attention.vectors(model, "full_attention"), np.asarray(model.hidden_size * (widths + gate))
+
+
+def _latent_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[int, Floats]:
+    """Down projections and the indexer are whole on every rank."""
+    latent = sum(widths_of_latents(model)) * model.hidden_size
+    cut = (model.attention_params - model.indexer_params - latent) / shard.tp
+    whole = cut + model.indexer_params + (latent / shard.tp if on.cuts_latents else latent)
+    return model.attention.vectors(model, "full_attention"), np.asarray(whole)
+
+
+def _score_flops(model: ModelSpec, kind: LayerKind, seq: float, causal: bool, keys: float | None) -> float:
+    """Scores and values against the keys that a query sees, or chooses, and an indexer's scores against all."""
+    shape = shape_of(model, kind)
+    columns, qk, value = mean_keys_of(kind, seq), model.qk_head_dim, model.value_head_dim
+    if model.sparse_attention is not None:
+        columns, qk, value = attention_shape(model, seq)
+    elif not causal:
+        columns = float(seq)
+    if keys is not None:
+        columns = min(columns, keys)
+    flops = float(attention_flops(1.0, columns, shape.num_attention_heads, qk, value))
+    return model.halves * (flops + index_flops_per_token(shape, seq))
+
+
+CACHE_BYTES: Final = 2.0  # of an element of keys and values, in 16 bits
+
+
+def _grouped_cache(model: ModelSpec, tp: int) -> tuple[float, float, float]:
+    """Heads are cut over the ranks, and copied where there are fewer heads than ranks."""
+    key, value = model.head_dim, model.value_head_dim
+    return CACHE_BYTES * max(model.num_key_value_heads / tp, 1.0) * (key + value), float(key), float(value)
+
+
+def _latent_cache(model: ModelSpec, tp: int) -> tuple[float, float, float]:
+    """One latent and one rotary key for all heads, on every rank, which queries and outputs multiply with.
+
+    The projections up to the heads are absorbed into those of queries and outputs, with as many products a token.
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.2.
+    """
+    _, latent, rope = widths_of_latents(model)
+    return CACHE_BYTES * (latent + rope), float(latent + rope), float(latent)
+
+
+GROUPED_COSTS: Final = AttentionCosts(grouped_rows, _grouped_params, _score_flops, _grouped_cache, by_operator=True)
+LATENT_COSTS: Final = AttentionCosts(latent_rows, _latent_params, _score_flops, _latent_cache, gathers_latents=True)

@@ -7,18 +7,21 @@ A type whose operators are not those of scores over keys has a file of its own (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from autodeploy.specs.attention import COMPRESSED, CSA, HCA, AttentionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, Sharding, Tensor
     from autodeploy.specs.model import ModelSpec
+    from cost_models.arrays import Floats
 
 
 # Of layers, beside what specs say of them: those that attend to the keys another layer's indexer chose.
 SHARED_INDEX: Final = "shared_index_attention"
+Rows: TypeAlias = "tuple[list[Operator], list[Tensor], list[Exchange]]"
 KindOfAttention = AttentionType | Literal["shared_index_attention"]
 
 
@@ -28,6 +31,29 @@ class LayerKind(NamedTuple):
     mlp: str
     window: int | None = None
     attention: KindOfAttention = "full_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCosts:
+    """Operators, tensors, exchanges and FLOPs of a kind of attention (`specs.attention.AttentionKind`).
+
+    Parameters
+    ----------
+    rows : operators, kept tensors and exchanges of a layer, from the norm's output to the residual.
+    params : of a layer on a rank, without the norms around it: those that are whole on every rank, and all others.
+    score_flops : of one token forward, of the model, the kind of layer, tokens of the sequence, whether attention is
+        causal, and the keys that a query sees at most where documents are packed.
+    cached : bytes of a token and layer while generating, on each of so many ranks, and the widths that are multiplied.
+    gathers_latents : tensor parallelism gathers latents of queries, where there are, and no hidden states.
+    by_operator : what its recomputation by operator leaves is known.
+    """
+
+    rows: Callable[[ModelSpec, Sharding, OperatorFeatures, LayerKind], Rows]
+    params: Callable[[ModelSpec, Sharding, OperatorFeatures, LayerKind], tuple[int, Floats]]
+    score_flops: Callable[[ModelSpec, LayerKind, float, bool, float | None], float]
+    cached: Callable[[ModelSpec, int], tuple[float, float, float]] | None = None
+    gathers_latents: bool = False
+    by_operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +101,14 @@ ATTENTION_TYPES: dict[KindOfAttention, AttentionRow] = {
 
 def unmeasured_types(model: ModelSpec) -> set[str]:
     """Layers of the model that no measured run covers, as errors of predictions name it."""
-    types = {
-        "chunked_attention": model.attention_chunk_size is not None,
-        "linear_attention": model.linear_attention is not None,
-        "sparse_attention": model.sparse_attention is not None,
-        "shortcut_experts": model.shortcut_moe,
-        "zero_experts": model.n_zero_experts > 0,
-        "compressed_attention": model.compressed_attention is not None,
-        "hyper_connections": model.hyper_connections is not None,
+    fields = {
+        **{
+            name: name for name in ("linear_attention", "sparse_attention", "compressed_attention", "hyper_connections")
+        },
+        **{"chunked_attention": "attention_chunk_size", "shortcut_experts": "shortcut_moe"},
+        "zero_experts": "n_zero_experts",
     }
-    return {name for name, present in types.items() if present}
+    return {name for name, field in fields.items() if getattr(model, field)}
 
 
 def mean_keys(kind: LayerKind, seq: float) -> float:
@@ -111,11 +135,6 @@ def class_of(name: str) -> str:
     return name.partition("_")[0]
 
 
-def facts_of(model: ModelSpec, layer: int) -> tuple[bool, bool, AttentionType]:
-    """What the kind of the layer (from 0) follows from: its experts, whether it shares an index, and its attention."""
-    return model.is_moe_layer(layer), model.shares_index(layer), model.attention_type(layer)
-
-
 def kind_with(model: ModelSpec, facts: tuple[bool, bool, AttentionType]) -> LayerKind:
     """The kind of a layer with these facts."""
     moe, shares_index, attention = facts
@@ -125,7 +144,7 @@ def kind_with(model: ModelSpec, facts: tuple[bool, bool, AttentionType]) -> Laye
 
 def kind_of(model: ModelSpec, layer: int) -> LayerKind:
     """The kind of the layer (from 0)."""
-    return kind_with(model, facts_of(model, layer))
+    return kind_with(model, model.layer_facts(layer))
 
 
 def of_attention(model: ModelSpec, mlp: str, attention: AttentionType) -> LayerKind:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.costs.workload.attention_types import score_columns
+from autodeploy.costs.workload.attention_types import AttentionCosts, Rows, score_columns
 from autodeploy.costs.workload.operators import (
     EVERY_PASS,
     Exchange,
@@ -27,12 +27,13 @@ from autodeploy.costs.workload.operators import (
 )
 from autodeploy.costs.workload.sparse_attention import IndexShape, index_operators
 from autodeploy.specs.attention import CSA, HCA
+from autodeploy.specs.attention import sizes_of_entries as sizes
 from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.costs.workload.attention_types import KindOfAttention, LayerKind
     from autodeploy.costs.workload.operators import SizeClass, Window
-    from autodeploy.specs.attention import AttentionType, CompressedAttention
+    from autodeploy.specs.attention import AttentionType
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
 
@@ -97,7 +98,6 @@ def joined(model: ModelSpec, shard: Sharding) -> StreamRows:
     return operators, [Tensor("stream_head_in", np.asarray(HALF_WORD * n * elements))]
 
 
-Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 Passes = tuple[float, float, float]
 W: Final = "attention"
 FP32: Final = 4.0
@@ -105,12 +105,6 @@ FP32: Final = 4.0
 CUT_OFF: Final = (1.0, 0.0, 1.0)
 WITH_ENTRIES: Final[dict[KindOfAttention, AttentionType]] = {CSA: CSA, HCA: HCA}
 FP32_PASSES: Final = 4.0  # of matrix units for a product of FP32 numbers: a quarter of the rate of 16 bits
-
-
-def sizes(model: ModelSpec) -> CompressedAttention:
-    """The sizes of the model's attention."""
-    assert model.compressed_attention is not None
-    return model.compressed_attention
 
 
 def type_of(kind: LayerKind) -> AttentionType:
@@ -153,13 +147,13 @@ def compressed_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kin
     return operators, tensors, exchanges
 
 
-def compressed_params(model: ModelSpec, shard: Sharding, kind: LayerKind) -> Floats:
+def compressed_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[int, Floats]:
     """Parameters of one layer's attention on a rank without the norms around it."""
     own, h, rank, heads = sizes(model), model.hidden_size, model.q_lora_rank or 0, model.num_attention_heads
     whole = own.whole_params(type_of(kind), h, rank, model.head_dim)
     whole += own.vector_params(type_of(kind), rank, model.head_dim, 0)
     cut = own.cut_params(h, rank, heads * model.head_dim) + heads
-    return np.asarray(whole + cut / shard.tp)
+    return 0, np.asarray(whole + cut / shard.tp)
 
 
 def _projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
@@ -342,3 +336,13 @@ def _gathered(shard: Sharding, name: str, rank_bytes: Floats, carries: SizeClass
         Exchange(f"{name}_gradient_reduce", "reduce", W, message, 0.0, whole, carries=carries),
         Exchange(f"{name}_ring", "ring", W, message, steps, steps, carries=carries),
     ]
+
+
+def _score_flops(model: ModelSpec, kind: LayerKind, seq: float, causal: bool, keys: float | None) -> float:
+    """Scores and values against tokens and entries that a query sees, and an indexer's scores."""
+    length, width = seq if keys is None else min(seq, 2.0 * keys), model.head_dim
+    scored = attention_flops(1.0, seen(model, kind, length), model.num_attention_heads, width, width)
+    return float(scored) + index_flops(model, kind, length)
+
+
+COMPRESSED_COSTS: Final = AttentionCosts(compressed_rows, compressed_params, _score_flops, gathers_latents=True)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from autodeploy.costs.workload.attention_types import kind_of, mean_keys, shape_of
-from autodeploy.costs.workload.compressed_attention import index_flops, seen
+from autodeploy.costs.workload.attention_kinds import costs_of
+from autodeploy.costs.workload.attention_types import kind_of
 from autodeploy.costs.workload.layers import last_kind
-from autodeploy.costs.workload.linear_attention import chunk_flops_per_token
-from autodeploy.costs.workload.sparse_attention import attention_shape, index_flops_per_token
-from cost_models.compute import attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.costs.workload.attention_types import LayerKind
@@ -36,24 +33,7 @@ def forward_flops_per_token(
 
     @cache  # most layers are of one kind
     def score_flops(kind: LayerKind) -> float:
-        if kind.attention == "linear_attention":
-            assert model.linear_attention is not None
-            return chunk_flops_per_token(model.linear_attention)
-        if model.compressed_attention is not None:
-            length, width = seq_length if keys is None else min(seq_length, 2.0 * keys), model.head_dim
-            scored = attention_flops(1.0, seen(model, kind, length), model.num_attention_heads, width, width)
-            return float(scored) + index_flops(model, kind, length)
-        shape = shape_of(model, kind)
-        heads = shape.num_attention_heads
-        columns, qk, value = mean_keys(kind, seq_length), model.qk_head_dim, model.value_head_dim
-        if model.sparse_attention is not None:
-            columns, qk, value = attention_shape(model, seq_length)
-        elif not causal:
-            columns = float(seq_length)
-        if keys is not None:
-            columns = min(columns, keys)
-        flops = float(attention_flops(1.0, columns, heads, qk, value))
-        return model.halves * (flops + index_flops_per_token(shape, seq_length))
+        return costs_of(model, kind).score_flops(model, kind, seq_length, causal, keys)
 
     weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
     weights += (1 + modules) * model.vocab_size * model.hidden_size

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.costs.workload.attention_kinds import COSTS
 from autodeploy.costs.workload.attention_types import shape_of, unmeasured_types
 from autodeploy.costs.workload.layers import embedding_table, head_table, layer_kinds, layer_table
 from autodeploy.costs.workload.operators import MATRIX_KINDS, OperatorFeatures, Sharding
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 # Engines run fused kernels, and no layer keeps anything for a backward pass.
 FUSED = OperatorFeatures(fused_operators=True, fused_router=True, row_index=True)
-CACHE_BYTES = 2.0  # of an element of keys and values, in 16 bits
 HALF_WORD, BYTE = 2.0, 1.0
 
 
@@ -61,17 +61,6 @@ def sharding(tp: int, ep: int, tokens: float = 1.0, seq_length: float = 1.0) -> 
         gathers_tokens=np.array([False]),
         seq_length=seq_length,
     )
-
-
-def kv_bytes_per_token(model: ModelSpec, tp: int) -> float:
-    """Bytes of keys and values of one token and layer on each rank of a tensor-parallel group.
-
-    Grouped-query attention cuts its heads over the ranks, and copies them where there are fewer heads than ranks.
-    Latent attention keeps one latent and one rotary key for all heads, on every rank: DeepSeek-V2, arXiv:2405.04434.
-    """
-    if model.is_mla:
-        return CACHE_BYTES * ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0))
-    return CACHE_BYTES * max(model.num_key_value_heads / tp, 1.0) * (model.head_dim + model.value_head_dim)
 
 
 @lru_cache(maxsize=256)  # engines, their modes and limits have it in common
@@ -137,21 +126,18 @@ def _products(table: LayerTable, model: ModelSpec, count: float, tp: int, dp: in
 
 
 def _cache(model: ModelSpec, tp: int, count: float, window: int | None) -> Cache:
-    """Keys and values of layers of one kind. Decoding under latent attention multiplies with the latent itself.
-
-    The projections up to the heads are absorbed into those of queries and outputs, with as many products a token:
-    DeepSeek-V2, arXiv:2405.04434, section 2.1.2.
-    """
-    rope, latent = float(model.qk_rope_head_dim or 0), float(model.kv_lora_rank or 0)
-    qk, value = float(model.qk_head_dim), float(model.value_head_dim)
+    """Keys and values of layers of one kind."""
+    cached = COSTS[model.attention.name].cached
+    assert cached is not None
+    token_bytes, qk, value = cached(model, tp)
     return Cache(
         layers=count,
-        token_bytes=kv_bytes_per_token(model, tp),
+        token_bytes=token_bytes,
         heads=model.num_attention_heads / tp,
-        qk_dim=latent + rope if model.is_mla else qk,
-        v_dim=latent if model.is_mla else value,
-        prompt_qk_dim=qk,
-        prompt_v_dim=value,
+        qk_dim=qk,
+        v_dim=value,
+        prompt_qk_dim=float(model.qk_head_dim),
+        prompt_v_dim=float(model.value_head_dim),
         window=None if window is None else float(window),
     )
 

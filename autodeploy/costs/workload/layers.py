@@ -16,10 +16,9 @@ from autodeploy.costs.workload.adapters import (
     with_adapters,
     with_reference,
 )
-from autodeploy.costs.workload.attention import attention_rows
+from autodeploy.costs.workload.attention_kinds import costs_of
 from autodeploy.costs.workload.attention_types import (
     LayerKind,
-    facts_of,
     kind_of,
     kind_with,
     of_attention,
@@ -27,8 +26,6 @@ from autodeploy.costs.workload.attention_types import (
     table_name,
 )
 from autodeploy.costs.workload.compressed_attention import (
-    compressed_params,
-    compressed_rows,
     joined,
     repeated,
     stream_rows,
@@ -40,7 +37,6 @@ from autodeploy.costs.workload.host_operators import (
     replayed_synchronisations,
     synchronisations,
 )
-from autodeploy.costs.workload.linear_attention import linear_params, linear_rows
 from autodeploy.costs.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, zero_rows
 from autodeploy.costs.workload.operators import (
     IN_FORMAT,
@@ -67,7 +63,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
 
 
-# Matrices of weights that Muon orthogonalises.
+# Matrices of weights that some optimizers update as wholes.
 HEAD = "output_proj"
 GROUPED = "output_down_proj"  # one weight, whose rows are cut among groups of heads
 
@@ -75,8 +71,8 @@ GROUPED = "output_down_proj"  # one weight, whose rows are cut among groups of h
 def matrices_of(
     operators: Iterable[Operator], model: ModelSpec, on: OperatorFeatures, copies: Floats | float = 0.0
 ) -> tuple[Matrices, ...]:
-    """Of the operators of a layer; none where nothing is orthogonalised. copies : of other ranks' experts."""
-    if not on.muon:
+    """Of the operators of a layer; none where the optimizer has no use for them. copies : of other ranks' experts."""
+    if on.optimizer.matrix_s is None:
         return ()
     weighted = (op for op in operators if op.weighted and op.kind in MATRIX_KINDS and op.name != HEAD)
     return tuple(each for op in weighted for each in _of_operator(op, model, on, copies))
@@ -154,7 +150,7 @@ def shortcut_sum(model: ModelSpec, shard: Sharding) -> Operator:
 def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
     """Kinds of layers (dense or moe, attention window and type) with their counts, dense before moe."""
     counts: dict[LayerKind, int] = {}
-    for facts, layers in Counter(facts_of(model, layer) for layer in range(model.num_hidden_layers)).items():
+    for facts, layers in Counter(model.layer_facts(layer) for layer in range(model.num_hidden_layers)).items():
         kind = kind_with(model, facts)
         counts[kind] = counts.get(kind, 0) + layers
     return sorted(counts.items(), key=lambda item: (item[0].mlp, item[0].attention, item[0].window or 0))
@@ -180,19 +176,16 @@ def layer_table(
     """
     kind = LayerKind(*kind)
     model = shape_of(model, kind)
-    moe, linear = kind.mlp == "moe", kind.attention == "linear_attention"
-    compressed = model.compressed_attention is not None
-    operators, tensors, exchanges = _attention(model, shard, on, kind)
+    moe, attention = kind.mlp == "moe", costs_of(model, kind)
+    operators, tensors, exchanges = attention.rows(model, shard, on, kind)
     norms = _norms(model, shard, on)
-    # Latent attention gathers its latents instead of hidden states.
-    latents = (model.is_mla or compressed) and not linear
-    norms[1].extend(_gathered(shard, on, moe and not model.shortcut_moe, model, latents=latents))
+    gathers_hidden = not attention.gathers_latents or model.q_lora_rank is None
+    norms[1].extend(_gathered(shard, on, moe and not model.shortcut_moe, model, hidden=gathers_hidden))
     part = _feed_forward(model, shard, on, moe)
     if on.dropout:
         norms[0].append(_hidden_dropout(model, shard))
         norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
-    first = "q_up_proj" if latents else "qkv_proj"
-    gathers_hidden = not latents or model.q_lora_rank is None
+    first = "q_up_proj" if attention.gathers_latents else "qkv_proj"
     exchanges += _tensor_parallel(
         model, shard, on, "attention", first, "attention_out_proj", gathers_hidden=gathers_hidden
     )
@@ -221,20 +214,11 @@ def layer_table(
         synchronisations=dispatchers * synchronisations(shard, on) if moe else 0.0,
         replayed_synchronisations=dispatchers * replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
-        by_operator=None if moe or linear or compressed or not on.torch_modules else by_operator(model, shard, on),
+        by_operator=by_operator(model, shard, on) if attention.by_operator and on.torch_modules and not moe else None,
         matrices=matrices_of((*operators, *norms[0], *part[0]), model, on, shard.hot_experts),
+        matrix_s=on.optimizer.matrix_s,
     )
     return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
-
-
-def _attention(
-    model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind
-) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
-    if kind.attention == "linear_attention":
-        return linear_rows(model, shard, on)
-    if model.compressed_attention is not None:
-        return compressed_rows(model, shard, on, kind)
-    return attention_rows(model, shard, on, kind)
 
 
 def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
@@ -280,13 +264,8 @@ def _dense(
 
 def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[Floats, Floats]:
     """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
-    whole = NORMS_PER_LAYER[model.norm_layout] * model.hidden_size
-    if kind.attention == "linear_attention":
-        attention = linear_params(model, shard)
-    elif model.compressed_attention is not None:
-        attention = compressed_params(model, shard, kind)
-    else:
-        whole, attention = model.norm_params_per_layer, _attention_params(model, shard, on)
+    whole, attention = costs_of(model, kind).params(model, shard, on, kind)
+    whole += NORMS_PER_LAYER[model.norm_layout] * model.hidden_size
     whole += model.stream_matrices + model.stream_vectors
     cut = 0
     experts = np.zeros_like(shard.tp)
@@ -300,19 +279,6 @@ def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: Layer
     else:
         cut += model.dense_mlp_params
     return np.asarray(whole + attention + cut / shard.tp), experts
-
-
-def _attention_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Floats:
-    """Projections of keys and values on a rank; a key-value head is copied where there are fewer heads than ranks."""
-    h = model.hidden_size
-    if model.is_mla:
-        latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * h
-        cut = (model.attention_params - model.indexer_params - latent) / shard.tp
-        return np.asarray(cut + model.indexer_params + (latent / shard.tp if on.cuts_latents else latent))
-    heads = model.num_attention_heads / shard.tp
-    widths = (heads + np.maximum(model.num_key_value_heads / shard.tp, 1.0)) * (model.head_dim + model.value_head_dim)
-    gate = heads * (model.value_head_dim * model.attention_output_gate + model.attention_head_gate)
-    return np.asarray(h * (widths + gate))
 
 
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
@@ -354,7 +320,7 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
     return operators, tensors
 
 
-def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec, *, latents: bool) -> list[Tensor]:
+def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec, *, hidden: bool) -> list[Tensor]:
     """What a compiled graph, or plain PyTorch, keeps of gathered hidden states beyond the rank's own rows.
 
     Megatron-LM gathers again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
@@ -364,7 +330,6 @@ def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec
     if not on.keeps_gathered:
         return []
     others = np.asarray(2.0 * (shard.tokens - shard.local_tokens) * model.hidden_size)
-    hidden = not latents or model.q_lora_rank is None
     gathered = [Tensor("attention_gathered", others)] if hidden else []
     return gathered if moe else [*gathered, Tensor("mlp_gathered", others)]
 
@@ -506,7 +471,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
 def last_kind(model: ModelSpec) -> LayerKind:
     """Kind of a prediction module's layer: that of the last one, which chooses its keys itself; or a window alone."""
     like = kind_of(model, model.module_like_layer)
-    return of_attention(model, like.mlp, model.module_attention) if model.compressed_attention else like
+    return of_attention(model, like.mlp, model.module_attention)
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:
@@ -520,23 +485,20 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     h = model.hidden_size
     both = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
-    return LayerTable(
+    return replace(
+        layer,
         name="mtp",
         operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
         tensors=(kept, *layer.tensors, *head.tensors),
         exchanges=(*layer.exchanges, *head.exchanges),
         dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.stream_head_params),
-        expert_params=layer.expert_params,
-        choices_per_token=layer.choices_per_token,
-        synchronisations=layer.synchronisations,
-        replayed_synchronisations=layer.replayed_synchronisations,
-        after_synchronisation=layer.after_synchronisation,
         matrices=(*layer.matrices, *matrices_of([both], model, on)),
+        by_operator=None,
     )
 
 
 def model_matrices(model: ModelSpec, on: OperatorFeatures) -> tuple[float, float]:
-    """Matrices of all layers that an optimizer orthogonalises, on a rank that holds all experts: dense, of experts."""
+    """Matrices of all layers that the optimizer updates as wholes, of a rank with all experts: dense, of experts."""
     one = np.ones(1)
     shard = Sharding(one, one, one, one, one, one, one < 0.0, one < 0.0, 1.0)
     totals = [0.0, 0.0]

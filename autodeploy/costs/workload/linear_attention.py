@@ -16,23 +16,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind, Rows
 from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, Sharding, Tensor
+from autodeploy.specs.attention import sizes_of_states as sizes
 
 if TYPE_CHECKING:
     from autodeploy.specs.attention import LinearAttention
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
 
-Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 W: Final = "attention"
 CHUNK: Final = 64.0  # tokens: fla's and MindSpeed-LLM's --mamba-chunk-size
 FP32 = 4.0
-
-
-def sizes(model: ModelSpec) -> LinearAttention:
-    """The sizes of the model's linear layers."""
-    assert model.linear_attention is not None
-    return model.linear_attention
 
 
 def chunk_flops_per_token(linear: LinearAttention) -> float:
@@ -44,7 +39,7 @@ def chunk_flops_per_token(linear: LinearAttention) -> float:
     return 2.0 * linear.num_value_heads * (CHUNK * (3 * key + 2 * value) + 3 * key * value)
 
 
-def linear_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+def linear_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
     """Operators, kept tensors and exchanges of one layer's attention, from the norm's output to the residual."""
     linear, tokens, h = sizes(model), shard.tokens, model.hidden_size
     heads = np.asarray(linear.num_value_heads / shard.tp)
@@ -74,12 +69,12 @@ def linear_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows
     return operators, kept, _exchanges(linear, shard, heads, 2.0 * tokens * (2.0 * keys + 2.0 * values))
 
 
-def linear_params(model: ModelSpec, shard: Sharding) -> Floats:
+def linear_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[int, Floats]:
     """Parameters of one layer's attention on a rank without the norms around it: heads are cut, low ranks whole."""
     linear, h = sizes(model), model.hidden_size
     whole = 2.0 * h * linear.gate_rank + linear.vector_params
     cut = h * (linear.cut_columns + linear.value_width) + linear.gate_rank * linear.gate_columns
-    return np.asarray(whole + cut / shard.tp)
+    return 0, np.asarray(whole + cut / shard.tp)
 
 
 def _low_rank_gates(linear: LinearAttention, shard: Sharding, hidden: int) -> list[Operator]:
@@ -151,3 +146,8 @@ def _exchanges(linear: LinearAttention, shard: Sharding, heads: Floats, exchange
         Exchange("state_ring", "ring", W, message, steps, steps, carries="sums"),
         Exchange("head_exchange", "heads", W, np.asarray(exchanged), 1.0, 1.0),
     ]
+
+
+LINEAR_COSTS: Final = AttentionCosts(
+    linear_rows, linear_params, lambda model, kind, seq, causal, keys: chunk_flops_per_token(sizes(model))
+)

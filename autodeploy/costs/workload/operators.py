@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from cost_models.optimizers import ADAM, Optimizer
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Bools, Floats
+    from cost_models.optimizers import MatrixSeconds
 
 
 OperatorKind = Literal["gemm", "grouped_gemm", "attention", "vector", "movement"]
@@ -196,7 +199,8 @@ class LayerTable:
     replayed_synchronisations: float = 0.0  # of a replay that permutes again and does not route again
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order
     frozen_params: Floats | float = 0.0  # parameters on the rank that are not trained: weights alone
-    matrices: tuple[Matrices, ...] = ()  # that an optimizer orthogonalises
+    matrices: tuple[Matrices, ...] = ()  # that the optimizer updates as wholes
+    matrix_s: MatrixSeconds | None = None  # as of `Optimizer`
     by_operator: ByOperator | None = None  # what selective recomputation by operator leaves; None: it does not know it
 
     def choices_of(self, exchange: Exchange) -> float:
@@ -282,7 +286,12 @@ class OperatorFeatures:
     lora_rank: int = 0  # of adapters beside a frozen model; 0: all of it is trained
     lora_targets: tuple[str, ...] = ()  # matrices that have one
     reference: bool = False  # a frozen copy of the model reads every sequence, too (preference tuning)
-    muon: bool = False  # matrices are orthogonalised (Muon)
+    optimizer: Optimizer = ADAM
+
+    @property
+    def frozen(self) -> bool:
+        """Training of adapters alone, beside frozen weights of the model."""
+        return self.lora_rank > 0
 
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:
@@ -353,7 +362,7 @@ def by_operator(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> ByOp
     one addition away. Without a reduce-scatter the residual is made again, product and all. Eager layers keep the
     seventh product too, down, and its reduce-scatter, which nothing reads again; compiled ones keep what is read.
     """
-    if model.is_mla or model.attention_output_gate or model.attention_head_gate:
+    if model.attention_output_gate or model.attention_head_gate:
         return None
     one = np.ones_like(shard.tp)
     heads = model.num_attention_heads / shard.tp

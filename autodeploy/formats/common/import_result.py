@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
+from autodeploy.specs.attention import ATTENTION_KINDS
 from autodeploy.specs.diagnostics import MAX_DOUBTS, Diagnostics
 from autodeploy.specs.model import HiddenAct, NormLayout
 from autodeploy.specs.presets import preset_names
@@ -57,7 +58,7 @@ class KeptFlag:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """A foreign file as a spec document.
 
     `document` has the keys of a spec that the file says something of; a launch file names a number of ranks
@@ -94,7 +95,7 @@ class Imported:
         named = joined((*names, Message("common.more", count=unnamed)), "and") if unnamed else joined(names)
         return (Message("common.place", place=named, message=Message("importers.unknown_key")),)
 
-    def with_doubts(self) -> Imported:
+    def with_doubts(self) -> ImportResult:
         """The same with its doubts in the document, so that they travel with the spec."""
         said = {
             "unmodelled": list(self.diagnostics.doubts[:MAX_DOUBTS]),
@@ -159,10 +160,10 @@ class Imported:
         """
         model, strategy = document["model"], document["strategy"]
         named = frozenset(strategy["features"])
+        kinds = [kind.name for kind in ATTENTION_KINDS if kind.field in model] + ["moe"] * ("n_routed_experts" in model)
         run = Run(
             document["training"].get("precision", "bf16"),
-            "n_routed_experts" in model,
-            "kv_lora_rank" in model,
+            frozenset(kinds),
             strategy.get("pp", 1),
             strategy.get("etp") or 1,
             named,

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import known_flags
-from autodeploy.formats.shell.follow import Followed, follow
+from autodeploy.formats.shell.follow import ScriptResult, follow
 from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.formats.shell.values import Run, Value, WordBuilder, line_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
@@ -102,79 +102,58 @@ def _refuse(by: str, place: tuple[int, int, str] | None = None) -> None:
 LORA, SFT, RL, DPO, FSDP2 = "LoRA", "SFT", "RL", "DPO", "FSDP2"
 INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "pruning", "evaluation"})
 STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
+
+
+def _purposes(names: Mapping[str, str]) -> dict[str, str]:
+    """Names with the training that each says, of names listed by training."""
+    return {name: what for what, listed in names.items() for name in listed.split()}
+
+
 # A flag that is given says what the launch does; the first that is found is named.
-FLAGS: dict[str, str] = {
-    "--lora-load": LORA,
-    "--lu-lora-final-layer-index": LORA,
-    "--qlora": LORA,
-    "--qlora-save-dequantize": LORA,
-    "--perform-rl-step": RL,
-    "--grpo-group-size": RL,
-    "--rollout-batch-size": RL,
-    "--deepspeed": "Megatron-DeepSpeed",
-    "--deepspeed-config": "Megatron-DeepSpeed",
-    "--zero-stage": "Megatron-DeepSpeed",
-    "--qad-enable": "distillation",
-    "--use-torch-fsdp2": FSDP2,
-    "--fsdp2-config-path": FSDP2,
-    "--skip-train": "evaluation",
-    "--prompt-file": INFERENCE,
-    "--retro-add-retriever": "RETRO",
-    "--vision-pretraining": "vision pre-training",
-    "--layerzero": "LayerZeRO",
-    "--auto-settings": "a search of MindSpeed for settings",
-    "--layerwise-disaggregated-training": "layerwise disaggregated training",
-}
-# Read in fine-tuning, those of pairs in preference tuning; elsewhere they too say what the launch does.
-TUNING_FLAGS: dict[str, str] = {
-    "--lora-r": LORA,
-    "--lora-alpha": LORA,
-    "--lora-target-modules": LORA,
-    "--lora-fusion": LORA,
-    "--is-instruction-dataset": SFT,
-}
-PREFERENCE_FLAGS: dict[str, str] = dict.fromkeys(
-    ("--is-pairwise-dataset", "--dpo-beta", "--dpo-loss-type", "--ref-model"), DPO
+FLAGS = _purposes(
+    {
+        LORA: "--lora-load --lu-lora-final-layer-index --qlora --qlora-save-dequantize",
+        RL: "--perform-rl-step --grpo-group-size --rollout-batch-size",
+        "Megatron-DeepSpeed": "--deepspeed --deepspeed-config --zero-stage",
+        "distillation": "--qad-enable",
+        FSDP2: "--use-torch-fsdp2 --fsdp2-config-path",
+        "evaluation": "--skip-train",
+        INFERENCE: "--prompt-file",
+        "RETRO": "--retro-add-retriever",
+        "vision pre-training": "--vision-pretraining",
+        "LayerZeRO": "--layerzero",
+        "a search of MindSpeed for settings": "--auto-settings",
+        "layerwise disaggregated training": "--layerwise-disaggregated-training",
+    }
 )
+# Read in fine-tuning, those of pairs in preference tuning; elsewhere they too say what the launch does.
+TUNING_FLAGS = _purposes(
+    {LORA: "--lora-r --lora-alpha --lora-target-modules --lora-fusion", SFT: "--is-instruction-dataset"}
+)
+PREFERENCE_FLAGS = _purposes({DPO: "--is-pairwise-dataset --dpo-beta --dpo-loss-type --ref-model"})
 READ_STAGES = frozenset({"sft", "dpo"})
 TUNING_PROGRAM = "posttrain_gpt.py"
 # Entry points of MindSpeed-LLM, MindSpeed-RL, Megatron-LM and verl that do something else.
-PROGRAMS: dict[str, str] = {
-    "train_fsdp2.py": FSDP2,
-    "posttrain_gpt.py": "fine-tuning",
-    "rlhf_gpt.py": RL,
-    "ray_gpt.py": RL,
-    "train_grpo.py": RL,
-    "train_rl.py": RL,
-    "main_ppo.py": RL,
-    "inference.py": INFERENCE,
-    "inference_fsdp2.py": INFERENCE,
-    "inference_deepseek4.py": INFERENCE,
-    "evaluation.py": INFERENCE,
-    "generate_samples_gpt.py": INFERENCE,
-    "gpt_dynamic_inference.py": INFERENCE,
-    "gpt_static_inference.py": INFERENCE,
-    "run_text_generation_server.py": INFERENCE,
-    "run_hybrid_text_generation_server.py": INFERENCE,
-    "run_text_generation.py": INFERENCE,
-    "run_mamba_text_generation_server.py": INFERENCE,
-    "generate.py": INFERENCE,
-    "mmlu.py": INFERENCE,
-    "finetune.py": "fine-tuning",
-    "finetune_gpt.py": "fine-tuning",
-    "quantize.py": "quantization",
-    "prune.py": "pruning",
-    "pretrain_bert.py": "training of BERT",
-    "pretrain_t5.py": "training of T5",
-    "pretrain_ict.py": "training of a retriever",
-    "pretrain_retro.py": "RETRO",
-    "pretrain_vlm.py": "training of a vision language model",
-    "pretrain_vision_classify.py": "vision pre-training",
-    "pretrain_vision_inpaint.py": "vision pre-training",
-    "pretrain_vision_dino.py": "vision pre-training",
-    "pretrain_mamba.py": "training of state-space layers",
-    "pretrain_hybrid.py": "training of state-space layers",
-}
+PROGRAMS = _purposes(
+    {
+        FSDP2: "train_fsdp2.py",
+        "fine-tuning": "posttrain_gpt.py finetune.py finetune_gpt.py",
+        RL: "rlhf_gpt.py ray_gpt.py train_grpo.py train_rl.py main_ppo.py",
+        INFERENCE: "inference.py inference_fsdp2.py inference_deepseek4.py evaluation.py generate_samples_gpt.py "
+        "gpt_dynamic_inference.py gpt_static_inference.py run_text_generation_server.py "
+        "run_hybrid_text_generation_server.py run_text_generation.py run_mamba_text_generation_server.py generate.py "
+        "mmlu.py",
+        "quantization": "quantize.py",
+        "pruning": "prune.py",
+        "training of BERT": "pretrain_bert.py",
+        "training of T5": "pretrain_t5.py",
+        "training of a retriever": "pretrain_ict.py",
+        "RETRO": "pretrain_retro.py",
+        "training of a vision language model": "pretrain_vlm.py",
+        "vision pre-training": "pretrain_vision_classify.py pretrain_vision_inpaint.py pretrain_vision_dino.py",
+        "training of state-space layers": "pretrain_mamba.py pretrain_hybrid.py",
+    }
+)
 # Commands that start other trainers, whatever their arguments are.
 LAUNCHERS: dict[str, str] = {
     "deepspeed": "DeepSpeed",
@@ -391,7 +370,7 @@ def read_launch_script(
     )
 
 
-def _training_words(followed: Followed) -> tuple[list[Value], str]:
+def _training_words(followed: ScriptResult) -> tuple[list[Value], str]:
     """The command with most flags of the table; without a launch, the flags that the script's variables hold."""
     flags = known_flags()
 
@@ -447,7 +426,7 @@ def _cut_at_program(words: list[Value]) -> tuple[list[Value], str, list[Value]]:
     return words, "", words
 
 
-def _flags(followed: Followed, words: list[Value]) -> tuple[dict[str, GivenFlag], tuple[GivenFlag, ...]]:
+def _flags(followed: ScriptResult, words: list[Value]) -> tuple[dict[str, GivenFlag], tuple[GivenFlag, ...]]:
     """Flags with the values that follow them; a later flag of the same name replaces an earlier one."""
     flags: dict[str, GivenFlag] = {}
     repeated: list[GivenFlag] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.formats.common.import_result import (
     UNNAMED,
-    Imported,
+    ImportResult,
     marked_preset,
     plan_id_of,
     release_of_marks,
@@ -102,7 +102,7 @@ def _series(name: str) -> str:
 
 
 # The strategy of a launch of MindSpeed-LLM's FSDP2 backend.
-MUON: Final = "muon"
+OPTIMIZERS: Final = ("adamw", "fused_adamw")
 CP_ALGORITHMS: Final = {"ulysses": "ulysses", "ring": "ring", "kvallgather": "ring"}
 TARGET: Final = "mindspeed-llm-fsdp2"
 BATCH: Final = 8  # per_device_train_batch_size, where the file has none
@@ -240,7 +240,7 @@ def import_fsdp2(
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
     ranks: int | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a configuration of the backend trains.
 
     Parameters
@@ -283,7 +283,7 @@ def import_fsdp2(
     reader.note_unmodelled(UNMODELLED)
     reasons = dict.fromkeys(release.keys, NO_EFFECT)
     kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
-    return Imported(
+    return ImportResult(
         KIND,
         spec,
         reader.log.finish(),
@@ -326,12 +326,9 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
         training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "training.optimizer") or "adamw"
-    if optimizer == MUON:
-        reader.fail(
-            "training.optimizer",
-            Message("common.is_not_modelled_yet", what="Muon"),
-            Message("common.one_of", names="adamw, fused_adamw"),
-        )
+    if optimizer not in OPTIMIZERS:
+        problem = Message("common.is_not_modelled_yet", what=str(optimizer)[:40])
+        reader.fail("training.optimizer", problem, Message("common.one_of", names=", ".join(OPTIMIZERS)))
     if optimizer == "adamw":
         reason = Message("importers.predicted_as", what="fused_adamw")
         reader.log.unmodelled("/training/optimizer", optimizer, reason)
@@ -360,7 +357,7 @@ def import_fsdp2_script(
     name: str | None = None,
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a script of the backend trains; its YAML is looked for beside it. As `import_fsdp2`.
 
     Raises

@@ -73,6 +73,11 @@ def bad_line(line: int, message: str, hint: str = "") -> SpecError:
     return SpecError(Message("common.line", line=line, message=message), path=f"/{line}", hint=hint)
 
 
+def bad_value(line: int, what: str, fault: str, value: str) -> SpecError:
+    """The error of one value of a line, by its key among faults of fields."""
+    return bad_line(line, Message("common.place", place=what, message=Message(f"field_fault.{fault}", value=value)))
+
+
 def lines_of(text: str) -> list[str]:
     """The lines of a text.
 
@@ -104,9 +109,7 @@ def positive(text: str, line: int, what: str) -> float:
     """A finite number above zero."""
     value = number(text, line, what)
     if value <= 0.0:
-        raise bad_line(
-            line, Message("common.place", place=what, message=Message("field_fault.is_too_small", value=text[:40]))
-        )
+        raise bad_value(line, what, "is_too_small", text[:40])
     return value
 
 
@@ -115,13 +118,9 @@ def number(text: str, line: int, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise bad_line(
-            line,
-            Message("common.place", place=what, message=Message("field_fault.is_no_number", value=repr(text[:40]))),
-        ) from None
+        raise bad_value(line, what, "is_no_number", repr(text[:40])) from None
     if not math.isfinite(value) or abs(value) > 1e18:
-        fault = Message(f"field_fault.{'is_too_big' if math.isfinite(value) else 'is_not_finite'}", value=text[:40])
-        raise bad_line(line, Message("common.place", place=what, message=fault))
+        raise bad_value(line, what, "is_too_big" if math.isfinite(value) else "is_not_finite", text[:40])
     return value
 
 
@@ -129,10 +128,7 @@ def whole(text: str, line: int, what: str) -> int:
     """A whole number above zero."""
     value = positive(text, line, what)
     if value != int(value):
-        raise bad_line(
-            line,
-            Message("common.place", place=what, message=Message("field_fault.is_no_whole_number", value=text[:40])),
-        )
+        raise bad_value(line, what, "is_no_whole_number", text[:40])
     return int(value)
 
 

@@ -14,6 +14,7 @@ from autodeploy.formats.measurements.benchmark_tables import (
     MAX_LINE_LENGTH,
     TableRow,
     bad_line,
+    bad_value,
     lines_of,
     number,
     table_rows,
@@ -143,14 +144,7 @@ def read_kernel_details(text: str) -> KernelTimes:
         cells = row.cells
         duration = number(cells["duration(us)"], row.line, "duration(us)")
         if duration < 0.0:
-            raise bad_line(
-                row.line,
-                Message(
-                    "common.place",
-                    place="duration(us)",
-                    message=Message("field_fault.is_too_small", value=cells["duration(us)"][:40]),
-                ),
-            )
+            raise bad_value(row.line, "duration(us)", "is_too_small", cells["duration(us)"][:40])
         steps.add(cells.get("step id") or cells.get("step_id") or "")
         kind = cells.get("type", "")
         operator = (cells["name"] if kind in {"", "N/A"} else kind)[:200]
@@ -231,16 +225,10 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
     all_sizes = []
     for part in parts:
         if part and not _SHAPE.fullmatch(part):
-            raise bad_line(
-                row.line,
-                Message("common.place", place=column, message=Message("field_fault.is_invalid", value=repr(part[:40]))),
-            )
+            raise bad_value(row.line, column, "is_invalid", repr(part[:40]))
         sizes = tuple(int(size) for size in part.split(",")) if part else ()
         if math.prod(sizes) > MAX_SIZE:
-            raise bad_line(
-                row.line,
-                Message("common.place", place=column, message=Message("field_fault.is_too_big", value=repr(part[:40]))),
-            )
+            raise bad_value(row.line, column, "is_too_big", repr(part[:40]))
         all_sizes.append(sizes)
     return all_sizes
 
@@ -292,10 +280,7 @@ def read_operator_memory(text: str) -> MemoryTrace:
             cell = row.cells[column]
             value = number(cell, row.line, column) if cell not in {"", "N/A"} else 0.0
             if value < 0.0:
-                raise bad_line(
-                    row.line,
-                    Message("common.place", place=column, message=Message("field_fault.is_too_small", value=cell[:40])),
-                )
+                raise bad_value(row.line, column, "is_too_small", cell[:40])
             totals.append(value * GIB_OF[unit])
         allocated, reserved = max(allocated, totals[0]), max(reserved, totals[1])
         size = number(row.cells["size(kb)"], row.line, "size(kb)") * GIB_OF["(kb)"]
@@ -383,10 +368,7 @@ def _step(row: TableRow) -> dict[str, float]:
         text = row.cells.get(name, "").strip()
         value = number(text, row.line, name) if text else 0.0
         if value < 0.0:
-            raise bad_line(
-                row.line,
-                Message("common.place", place=name, message=Message("field_fault.is_too_small", value=text[:40])),
-            )
+            raise bad_value(row.line, name, "is_too_small", text[:40])
         times[name] = value
     return times
 

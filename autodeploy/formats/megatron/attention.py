@@ -91,7 +91,7 @@ SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 
 def shares_keys(model: ModelSpec) -> bool:
     """Whether layers take the keys that another one's indexer chose."""
-    return model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1
+    return len(model.index_starts) < model.num_hidden_layers
 
 
 def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
@@ -117,7 +117,7 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
 def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     """ATTENTION_ARGS: a gated delta net with gated full attention, or an indexer, as MindSpeed-LLM has them."""
     interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
-    if model.compressed_attention is not None or model.hyper_connections is not None:
+    if model.attention.types or model.residual_streams > 1:
         add_compressed(arguments, model)
         return
     if model.shortcut_moe or model.n_zero_experts:
@@ -127,30 +127,21 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     if model.sparse_attention is not None:
         sparse = model.sparse_attention
         add(block, "--enable-dsa-indexer")
-        add(block, "--index-topk", sparse.index_topk)
-        add(block, "--index-n-heads", sparse.index_n_heads)
-        add(block, "--index-head-dim", sparse.index_head_dim)
-        if sparse.index_topk_freq > 1:
-            add(block, "--index-topk-freq", sparse.index_topk_freq)
-            add(block, "--index-skip-topk-offset", sparse.index_skip_topk_offset)
-        # Attention to the chosen latents alone; without them all pairs are computed under a mask.
-        for flag in ("--enable-mla-absorb", "--use-sparse-flash-attn"):
-            if arguments.knows(flag):
-                add(block, flag)
-        for flag in ("--use-fused-lightning-indexer", "--use-fused-lightning-indexer-loss"):
-            if arguments.knows(flag):
-                add(block, flag)
+        for flag, (field, _) in INDEXER.items():
+            add(block, flag, getattr(sparse, field))
+        for flag, field in SHARED.items() if sparse.index_topk_freq > 1 else ():
+            add(block, flag, getattr(sparse, field))
+        # Attention to the chosen latents alone; without the first two all pairs are computed under a mask.
+        kernels = ("--use-fused-lightning-indexer", "--use-fused-lightning-indexer-loss")
+        for flag in filter(arguments.knows, ("--enable-mla-absorb", "--use-sparse-flash-attn", *kernels)):
+            add(block, flag)
         return
     linear = model.linear_attention
     if linear is None or interval is None:
         return
     add(block, "--full-attention-interval", interval)
-    add(block, "--linear-num-key-heads", linear.num_key_heads)
-    add(block, "--linear-num-value-heads", linear.num_value_heads)
-    add(block, "--linear-key-head-dim", linear.key_head_dim)
-    add(block, "--linear-value-head-dim", linear.value_head_dim)
-    add(block, "--mamba-d-conv", linear.conv_kernel_dim)
-    add(block, "--mamba-chunk-size", 64)
-    add(block, "--mamba-expand", 1)
-    add(block, "--no-enable-linear-qkv")
-    add(block, "--use-triton-gdn")
+    for flag, field in LINEAR.items():
+        add(block, flag, getattr(linear, field))
+    fixed = (("--mamba-chunk-size", 64), ("--mamba-expand", 1), ("--no-enable-linear-qkv",), ("--use-triton-gdn",))
+    for words in (("--mamba-d-conv", linear.conv_kernel_dim), *fixed):
+        add(block, *words)

@@ -15,7 +15,7 @@ from autodeploy.formats.megatron.layers import noop_numbers
 from autodeploy.formats.megatron.recipe_writer import as_number
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.attention import CSA
+from autodeploy.specs.attention import CSA, LATENT
 from autodeploy.specs.hf_attention import types_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "pretrain_deepseek4.py"
 TUNER: Final = "posttrain_gpt.py"
-LATENT: Final = ("--multi-latent-attention", "--multi-head-latent-attention")
 RATIOS, STREAMS = "--compress-ratios", "--enable-mhc"
 OF_THE_MODEL = {
     "--kv-compress": Message("mechanism.compressed_attention"),
@@ -64,8 +63,8 @@ def is_compressed(reader: FlagReader) -> bool:
     own = program == PROGRAM or (program == TUNER and RATIOS in given)
     if not own and given:
         reader.refuse_mechanism(given[0], OF_THE_MODEL[given[0]])
-    latent = any(reader.has(flag) for flag in LATENT)
-    for flag, present in ((RATIOS, RATIOS in given), (LATENT[0], latent)):
+    latent = any(reader.has(flag) for flag in LATENT.switches)
+    for flag, present in ((RATIOS, RATIOS in given), (LATENT.switches[0], latent)):
         if own and not present:
             raise SpecError(Message("common.is_required", name=flag), path="/model/layer_types")
     return own
@@ -148,7 +147,6 @@ def _types(reader: FlagReader, layers: int) -> tuple[list[str], dict[str, int]]:
 
 # DeepSeek-V4 in MindSpeed-LLM's flags.
 TRAINER: Final = "pretrain_deepseek4.py"
-SPEC_MODULE: Final = "mindspeed_llm.tasks.models.spec.deepseek4_spec"
 CP_ALGORITHM: Final = "kvallgather_cp_algo"
 ATTENTION, STREAM_SIZES, ROPE = "ATTENTION_ARGS", "MHC_ARGS", "ROPE_ARGS"
 
@@ -181,13 +179,10 @@ def add_compressed(arguments: LaunchArguments, model: ModelSpec) -> None:
     add("MLA_ARGS", "--qk-layernorm")
     add(ATTENTION, "--kv-compress")
     add(ATTENTION, "--compress-ratios", *ratios(model, arguments.numbers("--noop-layers")))
-    add(ATTENTION, "--o-groups", compressed.o_groups)
-    add(ATTENTION, "--o-lora-rank", compressed.o_lora_rank)
-    add(ATTENTION, "--sliding-window-size", model.sliding_window or 0)
-    add(ATTENTION, "--enable-dsa-indexer")
-    add(ATTENTION, "--index-topk", compressed.index_topk)
-    add(ATTENTION, "--index-n-heads", compressed.index_n_heads)
-    add(ATTENTION, "--index-head-dim", compressed.index_head_dim)
+    sizes = [(flag, getattr(compressed, field)) for field, (flag, _) in SIZES.items()]
+    switch: list[tuple[Any, ...]] = [("--sliding-window-size", model.sliding_window or 0), ("--enable-dsa-indexer",)]
+    for words in (*sizes[:2], *switch, *sizes[2:]):
+        add(ATTENTION, *words)
     add(ATTENTION, "--use-sparse-flash-attn")
     if CSA in (model.layer_types or ()):
         add(ATTENTION, "--use-fused-lightning-indexer")

@@ -13,7 +13,6 @@ from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.formats.common.launch_script import environment_variables
 from autodeploy.formats.megatron.arguments import ShellVariable, features_without_flags, shell_array
 from autodeploy.formats.megatron.attention import QWEN3_NEXT_SPEC, SHORTCUT_SPEC
-from autodeploy.formats.megatron.compressed import SPEC_MODULE
 from autodeploy.formats.megatron.compressed import TRAINER as COMPRESSED_TRAINER
 from autodeploy.formats.megatron.launch import Launch, add_checkpoints, launch_of
 from autodeploy.formats.megatron.recipe_writer import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
@@ -172,7 +171,7 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
 def _trainer(launch: Launch, *, adapts: bool) -> str:
     if launch.arguments.has("--stage"):
         return TRAINER
-    if launch.spec.model.compressed_attention is not None:
+    if launch.spec.model.attention.types:
         return COMPRESSED_TRAINER
     return ADAPTED_TRAINER if adapts else "pretrain_gpt.py"
 
@@ -342,7 +341,6 @@ def export_megatron_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
     return Artefact(flags_text(plan_set, launch), SHELL, f"megatron_flags_{plan.plan_id}.sh", notes)
 
 
-MLA_SPEC = "mindspeed_llm.tasks.models.spec.deepseek_spec"
 QK_NORM_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_spec"
 
 
@@ -372,13 +370,10 @@ def layer_spec(model: ModelSpec) -> tuple[str, ...]:
         return tuple(model.told.layer_spec.split())
     if model.shortcut_moe:
         return (SHORTCUT_SPEC, "layer_spec")
-    if model.compressed_attention is not None:
-        return (SPEC_MODULE, "layer_spec")
     if full_interval(model) is not None:
         return (QWEN3_NEXT_SPEC, "layer_spec")
-    if model.is_mla or model.qk_norm:
-        return (MLA_SPEC if model.is_mla else QK_NORM_SPEC, "layer_spec")
-    return ()
+    module = model.attention.layer_spec or (QK_NORM_SPEC if model.qk_norm else "")
+    return (module, "layer_spec") if module else ()
 
 
 def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
@@ -396,10 +391,10 @@ def add_own_arguments(launch: Launch) -> None:
     arguments.add(block, "--padded-vocab-size", padded)
     if spec := layer_spec(model):
         arguments.add(block, "--spec", *spec)
-    if model.compressed_attention is not None:
+    if model.attention.types:
         arguments.add(block, "--transformer-impl", "local")
         if model.num_nextn_predict_layers:
-            arguments.add(block, "--mtp-spec", SPEC_MODULE, "mtp_spec")
+            arguments.add(block, "--mtp-spec", model.attention.layer_spec, "mtp_spec")
         return
     if not model.learned_position_embeddings:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")

@@ -21,12 +21,14 @@ from autodeploy.formats.megatron.recipe_writer import (
 )
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.specs.attention import ATTENTION_KINDS
 from autodeploy.specs.model import MAX_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.formats.common.value_readers import FlagReader
+    from autodeploy.specs.attention import AttentionKind
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.spec import Spec
 
@@ -35,23 +37,7 @@ SIZES = {
     "--hidden-size": "hidden_size",
     "--num-attention-heads": "num_attention_heads",
 }
-LATENT = {
-    "--q-lora-rank": "q_lora_rank",
-    "--kv-lora-rank": "kv_lora_rank",
-    "--qk-head-dim": "qk_nope_head_dim",
-    "--qk-nope-head-dim": "qk_nope_head_dim",
-    "--qk-pos-emb-head-dim": "qk_rope_head_dim",
-    "--qk-rope-head-dim": "qk_rope_head_dim",
-    "--v-head-dim": "v_head_dim",
-}
 CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
-LATENT_SWITCHES = ("--multi-latent-attention", "--multi-head-latent-attention")
-LATENT_DEFAULTS = {
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-}
 NOT_MODELLED = {
     "--hybrid-layer-pattern": Message("mechanism.other_layers"),
     "--hybrid-override-pattern": Message("mechanism.other_layers"),
@@ -128,15 +114,14 @@ def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
     groups = reader.number("--num-query-groups", "/model/num_key_value_heads")
     channels = reader.number("--kv-channels", "/model/head_dim")
     norm = reader.has("--qk-layernorm")
-    latent = [reader.switch(flag, "/model/kv_lora_rank") for flag in LATENT_SWITCHES]
-    if any(latent):
-        for flag, field in LATENT.items():
-            if (value := reader.number(flag, f"/model/{field}")) is not None:
-                fields[field] = value
-        for field, value in LATENT_DEFAULTS.items():
-            if field not in fields:
-                fields[field] = value
-                reader.log.default(f"/model/{field}", value, Message("importers.default_of", framework="Megatron"))
+    asked = [k for k in ATTENTION_KINDS if any([reader.switch(flag, f"/model/{k.field}") for flag in k.switches])]
+    if asked:
+        for field, flags, usual in asked[0].sizes:
+            values = [v for flag in flags if (v := reader.number(flag, f"/model/{field}")) is not None]
+            if values or usual is not None:
+                fields[field] = values[-1] if values else usual
+            if not values and usual is not None:
+                reader.log.default(f"/model/{field}", usual, Message("importers.default_of", framework="Megatron"))
     else:
         if groups is not None and (grouped or groups == model["num_attention_heads"]):
             fields["num_key_value_heads"] = groups
@@ -274,13 +259,12 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
         add("MTP_ARGS", "--mtp-num-layers", model.num_nextn_predict_layers)
     add_recipe(arguments, model)
     _add_activation(arguments, model)
-    grouped = not model.is_mla and model.compressed_attention is None
-    if model.is_mla:
-        _add_latent_attention(arguments, model)
-    elif grouped and model.num_key_value_heads != model.num_attention_heads:
+    own = model.attention
+    _add_sizes(arguments, model, own)
+    if own.own_keys and model.num_key_value_heads != model.num_attention_heads:
         add(block, "--group-query-attention")
         add(block, "--num-query-groups", model.num_key_value_heads)
-    if grouped and model.head_dim * model.num_attention_heads != model.hidden_size:
+    if own.own_keys and model.head_dim * model.num_attention_heads != model.hidden_size:
         add(block, "--kv-channels", model.head_dim)
     if model.qk_norm:
         add(block, "--qk-layernorm")
@@ -306,21 +290,19 @@ def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
             arguments.note(Message("exporters.model_s_code_has_to_say", what="hidden_act geglu"))
 
 
-def _add_latent_attention(arguments: LaunchArguments, model: ModelSpec) -> None:
-    block = "MLA_ARGS"
-    arguments.add(block, "--multi-latent-attention")
-    if model.q_lora_rank is not None:
-        arguments.add(block, "--q-lora-rank", model.q_lora_rank)
-    arguments.add(block, "--kv-lora-rank", model.kv_lora_rank or 0)
-    arguments.add(block, "--qk-head-dim", model.qk_nope_head_dim or 0)
-    arguments.add(block, "--qk-pos-emb-head-dim", model.qk_rope_head_dim or 0)
-    arguments.add(block, "--v-head-dim", model.value_head_dim)
-    arguments.add(block, "--qk-layernorm")
+def _add_sizes(arguments: LaunchArguments, model: ModelSpec, kind: AttentionKind) -> None:
+    block = f"{kind.name.upper()}_ARGS"
+    for switch in kind.switches[:1]:
+        arguments.add(block, switch)
+        for field, flags, _ in kind.sizes:
+            if (value := getattr(model, field)) is not None:
+                arguments.add(block, flags[0], value)
+        arguments.add(block, "--qk-layernorm")
 
 
 def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
     window = model.sliding_window
-    if window is None or model.compressed_attention is not None:
+    if window is None or model.attention.types:
         return
     windows = [model.attention_window(layer) is not None for layer in range(model.num_hidden_layers)]
     alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]

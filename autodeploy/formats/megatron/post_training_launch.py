@@ -89,7 +89,9 @@ def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, p
     for folder in places if base_dir is not None else ():
         config = base_dir / folder / "config.json" if base_dir is not None else None
         if config is not None and not folder.startswith("/") and ".." not in folder and config.is_file():
-            model, _ = read_hf_config(load_json(read_text(config)), (folder or named[0]).rpartition("/")[2])
+            model, _ = read_hf_config(
+                load_json(read_text(config), constants=True), (folder or named[0]).rpartition("/")[2]
+            )
             log.take(place, "/model", folder or config.name)
             return model.model_dump(mode="json", exclude_unset=True)
     if preset is None:

@@ -39,7 +39,12 @@ def longest_context(model: ModelSpec, seq_length: int) -> int:
     """`--max-position-embeddings`: rows of a learned table, or the context that scaled positions reach."""
     recipe, least = model.told, max(model.learned_position_embeddings, seq_length)
     scaling = recipe.rope_scaling
-    if scaling is not None and scaling.rope_type == "yarn" and not model.is_mla and scaling.factor is not None:
+    if (
+        scaling is not None
+        and scaling.rope_type == "yarn"
+        and not model.attention.own_positions
+        and scaling.factor is not None
+    ):
         # MindSpeed-LLM takes the factor from these two numbers.
         return max(least, int(scaling.factor * (scaling.original_max_position_embeddings or 0)))
     return max(least, recipe.max_position_embeddings or 0)
@@ -50,7 +55,7 @@ def add_recipe(arguments: LaunchArguments, model: ModelSpec) -> None:
     recipe = model.told
     if model.learned_position_embeddings:
         arguments.add(GPT, "--position-embedding-type", "learned_absolute")
-    elif model.compressed_attention is None:  # which says its own
+    elif not model.attention.types:  # which say their own
         _add_positions(arguments, model, recipe)
     normalization = recipe.normalization or ("LayerNorm" if model.learned_position_embeddings else "RMSNorm")
     arguments.add(GPT, "--normalization", normalization)
@@ -99,10 +104,10 @@ def _add_positions(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe)
         arguments.add(GPT, "--rotary-base", round(recipe.rope_theta))
         if not recipe.rope_theta.is_integer():
             arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_theta {recipe.rope_theta}"))
-    partial = recipe.partial_rotary_factor not in {None, 1.0} and not model.is_mla
+    partial = recipe.partial_rotary_factor not in {None, 1.0} and not model.attention.own_positions
     if partial:
         _add_number(arguments, GPT, "--rotary-percent", recipe.partial_rotary_factor)
-    if recipe.rope_interleave and not model.is_mla:
+    if recipe.rope_interleave and not model.attention.own_positions:
         if partial and arguments.knows("--use-glm-rope"):
             arguments.add(GPT, "--use-glm-rope")
         else:
@@ -120,7 +125,7 @@ def _add_scaling(arguments: LaunchArguments, model: ModelSpec, scaling: RopeScal
         if arguments.has("--use-rope-scaling") or _add_known(arguments, ROPE, "--use-rope-scaling"):
             arguments.add(ROPE, "--rope-scaling-factor", as_number(factor))
             _note_fixed(arguments, scaling, LLAMA3_FIXED)
-    elif kind == "yarn" and (model.is_mla or arguments.knows("--position-embedding-type", "yarn")):
+    elif kind == "yarn" and (model.attention.own_positions or arguments.knows("--position-embedding-type", "yarn")):
         _add_megatron_yarn(arguments, model, scaling)
     elif kind == "linear" and factor.is_integer():
         arguments.add(ROPE, "--rotary-seq-len-interpolation-factor", int(factor))
@@ -159,7 +164,7 @@ def _add_named_scaling(arguments: LaunchArguments, scaling: RopeScaling) -> None
 
 def _add_megatron_yarn(arguments: LaunchArguments, model: ModelSpec, scaling: RopeScaling) -> None:
     """Megatron-LM's yarn: in latent attention always, else as a kind of position embedding where there is one."""
-    if not model.is_mla:
+    if not model.attention.own_positions:
         arguments.drop("--position-embedding-type")
         arguments.add(GPT, "--position-embedding-type", "yarn")
         if scaling.original_max_position_embeddings is not None:

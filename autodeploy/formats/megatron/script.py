@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.formats.common.flag_effects import framework_of_flags
 from autodeploy.formats.common.import_result import (
     UNNAMED,
-    Imported,
+    ImportResult,
     KeptFlag,
     plan_id_of,
     release_of_marks,
@@ -53,7 +53,7 @@ def import_launch_script(
     name: str | None = None,
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a launch script runs.
 
     Parameters
@@ -76,7 +76,7 @@ def import_launch_script(
 
 def imported_launch(
     script: LaunchScript, text: str, name: str | None, otherwise: str, named: Mapping[str, Any] | None = None
-) -> Imported:
+) -> ImportResult:
     """The spec of a launch whose flags were read from a text; `named` is its model, where no flags spell it out."""
     refuse_next_chip(script, text, otherwise)
     refuse_other_training(script)
@@ -106,7 +106,7 @@ def imported_launch(
         if variable not in ALLOCATORS and (variable != "CPU_AFFINITY_CONF" or value[:1] == "0"):
             reader.log.ignore(variable, value, Message("importers.no_field_of_spec"))
     kept = tuple(KeptFlag(flag.name, flag.text, flag.line) for flag in reader.note_rest())
-    return Imported(
+    return ImportResult(
         "launch-script",
         document,
         reader.log.finish(),
@@ -205,7 +205,7 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     total = samples if samples is not None else (steps * batch if steps and batch else None)
     if total and sequence:
         training["tokens"] = float(total * sequence)
-    training |= {"optimizer": "muon"} if read_optimizer(reader) == "muon" else {}
+    training |= {} if (optimizer := read_optimizer(reader)) is None else {"optimizer": optimizer}
     training |= read_tuning(reader, model)
     if training.get("kind") == "dpo" and "tokens" in training:
         training["tokens"] *= SEQUENCES_OF_A_PAIR

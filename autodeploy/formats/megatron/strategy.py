@@ -71,7 +71,7 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
     add(BLOCK, "--pipeline-model-parallel-size", ShellVariable("PP"))
     add(BLOCK, "--context-parallel-size", ShellVariable("CP"))
     if strategy.cp > 1:
-        _add_context_parallel(arguments, strategy, gathered=spec.model.compressed_attention is not None)
+        _add_context_parallel(arguments, strategy, gathered=bool(spec.model.attention.types))
     if spec.model.is_moe:
         add(BLOCK, "--expert-model-parallel-size", ShellVariable("EP"))
         if not (arguments.release.has("mindspeed") and extends_ep(strategy)):
@@ -264,7 +264,7 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
         arguments.add(block, "--moe-hierarchical-alltoallv")
         arguments.add(block, "--moe-alltoall-overlap-comm")
     seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
-    seq |= spec.training.lora is not None and dispatcher == "alltoall"  # the same on one tensor-parallel rank
+    seq |= spec.training.in_part and dispatcher == "alltoall"  # the same on one tensor-parallel rank
     # Where there is no sequence dispatcher by name, MindSpeed makes alltoall one.
     name = "alltoall_seq" if arguments.knows("--moe-token-dispatcher-type", "alltoall_seq") else "alltoall"
     arguments.add(block, "--moe-token-dispatcher-type", name if seq else dispatcher)
@@ -282,22 +282,24 @@ ALLOCATORS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLO
 READ_ELSEWHERE = frozenset(
     {
         *("fused_operators", "grouped_gemm", "fsdp", "capacity_drop", "async_permutation"),
-        *("precision_aware_optimizer", "muon"),
+        "precision_aware_optimizer",
     }
 )
 ASYNC_PERMUTATION = "--moe-permutation-async-comm"  # MindSpeed after 2.0.0 changes nothing by it
 GRID = "--tp-2d"
-MUON = frozenset({"muon", "dist_muon"})
+OPTIMIZER = "--optimizer"  # of more than one shard with dist_ before its name
 GROWING = "expandable_segments:true"
 SHORT_MOMENTS = frozenset({"bf16", "fp16"})
 
 
-def read_optimizer(reader: FlagReader) -> str:
-    """The optimizer by the name that plans know; of others than Adam and Muon Adam, which is told."""
-    if not reader.is_told("--optimizer") or reader.script.flags["--optimizer"].text not in MUON:
-        return "adam"
-    reader.text("--optimizer", "/training/optimizer")
-    return "muon"
+def read_optimizer(reader: FlagReader) -> str | None:
+    """The optimizer by the name of its feature; None of Adam, as which others are predicted, which is told."""
+    names = [name for name, ways in flags_of_features().items() if any(OPTIMIZER in flags for flags in ways)]
+    given = reader.script.flags[OPTIMIZER].text.removeprefix("dist_") if reader.is_told(OPTIMIZER) else ""
+    if given not in names:
+        return None
+    reader.text(OPTIMIZER, "/training/optimizer")
+    return given
 
 
 def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
@@ -508,12 +510,12 @@ def _read_features(reader: FlagReader) -> set[str]:
     features = set()
     ways = [(name, flags) for name, each in flags_of_features().items() for flags in each]
     for name, (first, *others) in ways:
-        if name not in READ_ELSEWHERE and reader.switch(first, "/strategy/features"):
+        if name not in READ_ELSEWHERE and first != OPTIMIZER and reader.switch(first, "/strategy/features"):
             features.add(name)
             for flag in others:
                 reader.has(flag)
-    if read_optimizer(reader) == "muon":
-        features.add("muon")
+    if (optimizer := read_optimizer(reader)) is not None:
+        features.add(optimizer)
     aware = reader.switch("--use-precision-aware-optimizer", "/strategy/features")
     moments = [reader.text(flag, "/strategy/features") for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype")]
     if aware and SHORT_MOMENTS.issuperset(moments):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import key_effect
-from autodeploy.formats.common.import_result import UNNAMED, Imported, plan_id_of, take_marks
+from autodeploy.formats.common.import_result import UNNAMED, ImportResult, plan_id_of, take_marks
 from autodeploy.formats.common.launch_script import DPO, platform_keys, refused
 from autodeploy.formats.common.value_readers import KeyReader, pointer_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
@@ -268,7 +268,7 @@ def is_mindformers(document: Mapping[str, Any]) -> bool:
 
 def import_mindformers(
     document: Mapping[str, Any], text: str = "", name: str | None = None, otherwise: str = UNNAMED
-) -> Imported:
+) -> ImportResult:
     """The spec that a MindFormers configuration trains.
 
     Parameters
@@ -304,7 +304,7 @@ def import_mindformers(
         "/parallel_config", "/cluster/num_npus", ranks, Message("importers.follows_from", what="tp x pp x cp x dp")
     )
     kept = reader.note_rest(REASONS, key_effect, Message("importers.unknown_key"))
-    return Imported(
+    return ImportResult(
         "mindformers-yaml",
         spec,
         reader.log.finish(),

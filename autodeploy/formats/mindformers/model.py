@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from autodeploy.formats.megatron.recipe_writer import untold
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.specs.attention import LATENT
 from autodeploy.specs.diagnostics import shown
 from autodeploy.specs.launched import Network, network_of, networks
 from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, TopkMethod
@@ -32,13 +33,6 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "head_dim": ("head_dim", "kv_channels"),
     "intermediate_size": ("intermediate_size", "ffn_hidden_size"),
     "num_nextn_predict_layers": ("num_nextn_predict_layers", "mtp_depth", "mtp_num_layers"),
-}
-LATENT: dict[str, tuple[str, ...]] = {
-    "kv_lora_rank": ("kv_lora_rank",),
-    "q_lora_rank": ("q_lora_rank",),
-    "qk_nope_head_dim": ("qk_nope_head_dim", "qk_head_dim"),
-    "qk_rope_head_dim": ("qk_rope_head_dim", "qk_pos_emb_head_dim"),
-    "v_head_dim": ("v_head_dim",),
 }
 MOE: dict[str, tuple[str, ...]] = {
     "num_experts_per_tok": ("num_experts_per_tok", "num_experts_chosen", "moe_router_topk"),
@@ -93,13 +87,13 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
 
 
 def _attention(reader: KeyReader, model: dict[str, Any]) -> dict[str, Any]:
-    fields = {
-        field: value
-        for field, names in LATENT.items()
-        if (value := reader.number(f"/model/{field}", *paths(names))) is not None
-    }
+    fields: dict[str, int] = {}
+    for field, flags, _ in LATENT.sizes:
+        names = dict.fromkeys((field, *(flag[2:].replace("-", "_") for flag in flags)))
+        if (value := reader.number(f"/model/{field}", *paths(tuple(names)))) is not None:
+            fields[field] = value
     reader.raw(f"{CONFIG}.multi_latent_attention")
-    if "kv_lora_rank" in fields:
+    if LATENT.field in fields:
         model.pop("num_key_value_heads", None)
         model.pop("head_dim", None)
         return {field: value for field, value in fields.items() if value}
@@ -254,11 +248,11 @@ def _switches(launch: Launch) -> dict[str, bool]:
 
 
 def _attention_keys(model: ModelSpec) -> dict[str, Any]:
-    if not model.is_mla:
+    if model.attention.own_keys:
         keys: dict[str, Any] = {"num_key_value_heads": model.num_key_value_heads, "head_dim": model.head_dim}
         return keys | ({"qk_layernorm": True} if model.qk_norm else {})
-    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    return {"multi_latent_attention": True, **{name: getattr(model, name) for name in names}, "qk_layernorm": True}
+    sizes = {field: getattr(model, field) for field, _, _ in model.attention.sizes}
+    return {"multi_latent_attention": True, **sizes, "qk_layernorm": True}
 
 
 def _expert_keys(launch: Launch, network: Network) -> dict[str, Any]:
@@ -443,7 +437,7 @@ def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
     scaling = recipe.rope_scaling
     if scaling is None:
         return keys
-    if scaling.rope_type != "yarn" or not model.is_mla:
+    if scaling.rope_type != "yarn" or not model.attention.own_positions:
         launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_type {scaling.rope_type}"))
         return keys
     return keys | _yarn(scaling)

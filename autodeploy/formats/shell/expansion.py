@@ -165,6 +165,7 @@ def _bounded(value: int) -> int:
 
 MAX_EXPANDED = 1_000_000
 _INDEX = re.compile("-?[0-9]{1,6}|")
+_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _KEYED = re.compile(r"\[(\w{1,60})\]=")
 
 
@@ -202,9 +203,13 @@ class Variables:
             self.scalars[name] = whole
 
     def unset(self, name: str) -> None:
-        """Leaves a name without a value, as an array without elements is."""
+        """Leaves a name without a value, as an array without elements is; an array that loses one becomes unknown."""
+        array, element, _ = name.partition("[")
         self.scalars.pop(name, None)
-        self.arrays[name] = ()
+        if element:
+            self.arrays.pop(array, None)
+        else:
+            self.arrays[name] = ()
 
     def assign_array(self, name: str, values: list[Value], *, appends: bool) -> None:
         """Sets an array; `([NAME]=value)` sets the scalars `ARRAY[NAME]`."""
@@ -268,15 +273,16 @@ class Variables:
         if isinstance(part, Parameter):
             self._parameter(part, builder)
             return
-        if isinstance(part, Text):
+        if isinstance(part, Text) and not (builder.splits and not part.quoted and _BRACES.search(part.text)):
             run = Run(part.text, part.offset)
         elif isinstance(part, Arithmetic):
             number = self.number(part.expression, part.offset)
             hole = "" if number is not None else f"$(({part.expression[:60]}))"
             run = Run("" if number is None else str(number), part.offset, hole)
         else:
-            self.refused.append((part.offset, part.source))
-            run = Run("", part.offset, part.source[:60])
+            source = part.text if isinstance(part, Text) else part.source
+            self.refused.append((part.offset, source))
+            run = Run("", part.offset, source[:60])
         if not part.quoted:
             builder.split(Value((run,)))
         else:

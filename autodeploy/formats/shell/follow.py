@@ -101,11 +101,12 @@ SHELLS = frozenset({"bash", "sh"})
 STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "env"}
 CARRIED_OUT = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})  # before a text
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
-_ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
+_ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.DOTALL)
+_COUNTED = re.compile(r"\s*(?:(\+\+|--)\s*)?([A-Za-z_]\w*)\s*(\+\+|--)?\s*")
 
 
 @dataclass(slots=True)
-class Followed:
+class ScriptResult:
     """What a script does, as far as that can be said without running it.
 
     `commands` are the words of each command in order; `notes` pairs of an offset and what was not followed there;
@@ -120,7 +121,7 @@ class Followed:
     absent: list[str] = field(default_factory=list)
 
 
-def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | None = None) -> Followed:
+def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | None = None) -> ScriptResult:
     """Reads and follows a script, and those that it reads or starts.
 
     Parameters
@@ -137,7 +138,7 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
     statements = source.script()
     job = slurm_job(text).variables
     variables = Variables(source, {**job, **(given or {})})
-    follower = _Follower(Followed(source, variables), set(given or {}), folder)
+    follower = _Follower(ScriptResult(source, variables), set(given or {}), folder)
     follower.take_arguments(given or {})
     follower.run(statements)
     followed = follower.followed
@@ -149,7 +150,7 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
 
 
 class _Follower:
-    def __init__(self, followed: Followed, fixed: set[str], folder: Path | None) -> None:
+    def __init__(self, followed: ScriptResult, fixed: set[str], folder: Path | None) -> None:
         self.followed = followed
         self.variables = followed.variables
         self._fixed = fixed
@@ -268,6 +269,8 @@ class _Follower:
             for word in words[1:]:
                 if not self._assign_number(word.text, command.offset):
                     self.followed.notes.append((command.offset, f"'let {word.text[:50]}' is not followed"))
+        elif name == "set" and len(words) > 1 and words[1].text == "--":
+            self._set_arguments(words[2:], command.offset)
         elif name == "shift" and "@" in self.variables.arrays:
             steps = int(words[1].text) if len(words) > 1 and words[1].text.isdigit() else 1
             self._set_arguments(list(self.variables.arrays["@"][steps:]), command.offset)
@@ -276,11 +279,16 @@ class _Follower:
         return name == "true" or (False if name == "false" else None)
 
     def _assign_number(self, text: str, offset: int) -> bool:
-        """`NAME = expression`, of `let` and `((...))`; whether it is one."""
+        """`NAME = expression`, `NAME += expression` or `NAME++`, of `let` and `((...))`; whether it is one."""
+        counted = _COUNTED.fullmatch(text)
+        if counted is not None and (step := counted[1] or counted[3]):
+            text = f"{counted[2]}{step[0]}=1"
         assigned = _ASSIGNED.fullmatch(text)
         if assigned is None:
             return False
-        name, expression = assigned.groups()
+        name, operator, expression = assigned.groups()
+        if operator:
+            expression = f"{name}{operator}({expression})"
         if name not in self._fixed:
             number = self.variables.number(expression, offset)
             hole = "" if number is not None else f"$(({expression[:60]}))"
@@ -369,8 +377,6 @@ class _Follower:
 
     def _call(self, body: Sequence[Statement], arguments: list[Value], offset: int) -> bool | None:
         """A function or script with its own `$1`, `$@` and `$#`; those of the caller are back afterwards."""
-        if len(arguments) > MAX_ARGUMENTS:
-            raise self.followed.source.error(offset, Message("field_fault.at_most_entries", bound=f"{MAX_ARGUMENTS:,}"))
         scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
         arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
         self._set_arguments(arguments, offset)
@@ -381,6 +387,8 @@ class _Follower:
         return status
 
     def _set_arguments(self, arguments: list[Value], offset: int) -> None:
+        if len(arguments) > MAX_ARGUMENTS:
+            raise self.followed.source.error(offset, Message("field_fault.at_most_entries", bound=f"{MAX_ARGUMENTS:,}"))
         self._forget_arguments()
         for index, argument in enumerate(arguments, start=1):
             self.variables.scalars[str(index)] = argument

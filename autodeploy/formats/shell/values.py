@@ -196,7 +196,7 @@ class WordBuilder:
 
     def __init__(self, *, splits: bool = True) -> None:
         self.words: list[Value] = []
-        self._splits = splits
+        self.splits = splits
         self._runs: list[Run] = []
         self._started = self._only_quotes = False
         self.kept = False  # inside quotes that stay, whatever becomes of their elements
@@ -217,7 +217,7 @@ class WordBuilder:
 
     def split(self, value: Value) -> None:
         """Characters that blanks cut into words."""
-        if not self._splits:
+        if not self.splits:
             self.add(value.runs)
             return
         for run in value.runs:
@@ -232,7 +232,7 @@ class WordBuilder:
 
     def cut(self) -> None:
         """Ends the word."""
-        if not self._splits:
+        if not self.splits:
             self._runs.append(Run(" ", self._runs[-1].offset if self._runs else 0))
             return
         if self._started:
@@ -241,7 +241,7 @@ class WordBuilder:
 
     def finish(self) -> list[Value]:
         """All words."""
-        if self._splits:
+        if self.splits:
             self.cut()
             return self.words
         return [Value(tuple(self._runs))]

@@ -10,7 +10,13 @@ import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.formats.common.import_result import Imported, plan_id_of, release_of_marks, search_of_marks, take_marks
+from autodeploy.formats.common.import_result import (
+    ImportResult,
+    plan_id_of,
+    release_of_marks,
+    search_of_marks,
+    take_marks,
+)
 from autodeploy.formats.common.value_readers import KeyReader
 from autodeploy.formats.megatron.post_training_launch import model_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
@@ -317,7 +323,7 @@ def import_torchtitan(
     text: str = "",
     name: str | None = None,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a configuration trains.
 
     Parameters
@@ -348,7 +354,7 @@ def import_torchtitan(
     reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
     reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
     kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
-    return Imported(
+    return ImportResult(
         KIND,
         spec,
         reader.log.finish(),

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from autodeploy.formats.common.flag_effects import FlagEffect
 from autodeploy.formats.common.import_result import (
-    Imported,
+    ImportResult,
     KeptFlag,
     marked_preset,
     plan_id_of,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from autodeploy.formats.shell.follow import Followed
+    from autodeploy.formats.shell.follow import ScriptResult
 
 
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:[.@/][\w]+)*)=(.*)", re.DOTALL)
@@ -324,7 +324,7 @@ def import_verl(
     variables: Mapping[str, str] | None = None,
     name: str | None = None,
     base_dir: Path | None = None,
-) -> Imported:
+) -> ImportResult:
     """The spec that a launch of verl trains.
 
     Parameters
@@ -362,7 +362,7 @@ def import_verl(
     kept = (*reader.note_rest(release.keys), *_kept_flags(inner, release.keys))
     for offset, note in followed.notes:
         reader.log.ignore(line_of(followed.source.place(offset)), "", note)
-    return Imported(
+    return ImportResult(
         "verl-script",
         spec,
         joined(reader.log, *([inner.log] if inner is not None else [])),
@@ -387,7 +387,7 @@ def _kept_flags(inner: FlagReader | None, keys: Mapping[str, object]) -> list[Ke
     ]
 
 
-def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
+def _command(followed: ScriptResult) -> tuple[str, str, dict[str, GivenFlag]]:
     """Program, configuration and overrides of the command with most of them; a list is one command."""
     best: list[Value] = []
     most = 0

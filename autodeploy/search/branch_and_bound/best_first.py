@@ -67,10 +67,10 @@ def _searched(bounding: CandidateBounds, request: SearchRequest, *, prune: bool)
         if watch is not None:
             watch(frontier, index)
 
-    def enough_s() -> float:
+    def target_bound_s() -> float:
         return frontier.best[0].solution.step_s * (1.0 - aim)
 
-    def settle() -> None:
+    def solve_incumbents_exactly() -> None:
         """Solve the best in full; once, unless better ones are found later."""
         best = [solved.index for solved in frontier.best[:top_k]]
         if best != settled and not bounding.cancelled():
@@ -89,29 +89,29 @@ def _searched(bounding: CandidateBounds, request: SearchRequest, *, prune: bool)
     plans.in_full(first)
     aim = request.gap
     if frontier.best and not bounding.cancelled():
-        if bounding.below(enough_s()) > LARGE_SPACE:
+        if bounding.below(target_bound_s()) > LARGE_SPACE:
             aim = max(request.gap, budget.proof_gap)
-        frontier.pruned += bounding.by_stages(enough_s())
+        frontier.pruned += bounding.by_stages(target_bound_s())
         report(frontier.best[0].index)
         plans.by_bound(bounds)
         plans.by_estimate(estimates)
         plans.in_full(second)
-        for look in bounding.by_paths(enough_s, lambda: plans.left(budget.quick - paths), budget):
+        for look in bounding.by_paths(target_bound_s, lambda: plans.left(budget.quick - paths), budget):
             for solved in look.solved:
                 plans.enter(solved)
                 refined.add(solved.index)
-            if look.deep:
-                settle()
-            elif look.hopeful:
-                number, *soon = (int(bounding.outer[rows[0]]) for rows in (look.rows, *look.soon))
+            if look.bounds_only:
+                solve_incumbents_exactly()
+            elif look.promising:
+                number, *soon = (int(bounding.outer[rows[0]]) for rows in (look.rows, *look.prefetch))
                 plans.of_tuple(number, soon)
             report(int(look.rows[0]))
-            if look.deep and frontier.gap <= budget.proof_gap:
+            if look.bounds_only and frontier.gap <= budget.proof_gap:
                 break
     plans.by_estimate(budget.quick)
-    settle()
+    solve_incumbents_exactly()
     plans.by_estimate(budget.quick, again=True)
-    settle()
+    solve_incumbents_exactly()
     _raise_bounds(frontier, bounding)
     frontier.cancelled |= bounding.cancelled()
     return frontier

@@ -164,13 +164,13 @@ class CandidatePlans:
             return problem, replace(solution, bound_s=bound_s)
         return whole, replace(faster, bound_s=bound_s)
 
-    def exact(self, effort: Effort, enough_s: float) -> Quick:
-        """The best plan, and a bound of the candidate, of no interest above enough_s.
+    def exact(self, effort: Effort, target_bound_s: float) -> Quick:
+        """The best plan, and a bound of the candidate, of no interest above target_bound_s.
 
         With whole layers recomputed and without: of equal plans the one without.
         """
         solved = [
-            (problem, solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=self._should_cancel))
+            (problem, solve(problem, effort=effort, upper_bound_s=target_bound_s, should_cancel=self._should_cancel))
             for problem in self.problems()
         ]
         problem, solution = min(solved, key=lambda each: each[1].step_s)
@@ -306,20 +306,20 @@ class CandidateSolver:
             should_cancel=lambda: self.stopped(),
         )
 
-    def visit(self, rows: Ints, ahead: list[Ints], enough_s: float) -> Visit:
+    def visit(self, rows: Ints, ahead: list[Ints], target_bound_s: float) -> Visit:
         """`TupleBounds.visit`."""
-        return self._tuples.visit(rows, ahead, enough_s)
+        return self._tuples.visit(rows, ahead, target_bound_s)
 
-    def exact(self, index: int, effort: Effort, enough_s: float, counts: bool) -> Quick:
+    def exact(self, index: int, effort: Effort, target_bound_s: float, counts: bool) -> Quick:
         """`CandidatePlans.exact`; of stages with several chunks its bound is raised by paths of the candidate's own
         problems. counts : with masters of layer counts too.
         """
         plans = self.plans(index)
         vpp = int(plans.candidate.vpp[0])
-        problem, solution = plans.exact(_with_masters(effort, vpp, counts=counts), enough_s)
-        if vpp == 1 or solution.bound_s >= min(enough_s, solution.step_s):
+        problem, solution = plans.exact(_with_masters(effort, vpp, counts=counts), target_bound_s)
+        if vpp == 1 or solution.bound_s >= min(target_bound_s, solution.step_s):
             return problem, solution
-        by_paths = self._tuples.of_candidate(tuple(plans.problems()), enough_s)
+        by_paths = self._tuples.of_candidate(tuple(plans.problems()), target_bound_s)
         bound_s = min(solution.step_s, max(solution.bound_s, by_paths.bound_s))
         work = solution.deterministic_work + by_paths.work / PER_SECOND
         return problem, replace(solution, bound_s=bound_s, deterministic_work=work)

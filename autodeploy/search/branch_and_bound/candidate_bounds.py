@@ -44,25 +44,25 @@ BOUND_SPREAD = 0.02
 """A bound that is higher than the least by more is not raised along with it: the work may be wanted lower down."""
 EXACT = 40
 """Linear programmes that are about as much work as the plan of a candidate that is solved in full."""
-PATIENCE = 0.25
-"""Of the budget's paths: so much work on bounds alone that narrows the gap by less than NARROWED is the last."""
-NARROWED = 0.002
+STALL_LIMIT = 0.25
+"""Of the budget's paths: so much work on bounds alone that narrows the gap by less than MIN_PROGRESS is the last."""
+MIN_PROGRESS = 0.002
 BOUND_TOLERANCE = 1e-6
 """A bound this close to what is enough is enough."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Expansion:
     """Candidates [n] of one outer tuple.
 
-    hopeful: its bound by paths is the least of all, and it may be planned, and `soon` those of candidates of some that
-    will probably be next; deep: only bounds are raised from now on; solved: candidates of it, in full.
+    promising: its bound by paths is the least of all, and it may be planned, and `prefetch` those of candidates of some
+    that will probably be next; bounds_only: nothing is planned from now on; solved: candidates of it, in full.
     """
 
     rows: Ints
-    hopeful: bool = False
-    soon: tuple[Ints, ...] = ()
-    deep: bool = False
+    promising: bool = False
+    prefetch: tuple[Ints, ...] = ()
+    bounds_only: bool = False
     solved: tuple[Solved, ...] = ()
 
 
@@ -73,8 +73,8 @@ class _Tuples:
     caller to be planned, left for when nothing is planned any more; finished: no bound raises it.
     """
 
-    def __init__(self, outer: Ints, bounds_s: Floats, enough_s: float) -> None:
-        below = np.flatnonzero(bounds_s < enough_s)
+    def __init__(self, outer: Ints, bounds_s: Floats, target_bound_s: float) -> None:
+        below = np.flatnonzero(bounds_s < target_bound_s)
         order = below[np.argsort(outer[below], kind="stable")]
         groups = np.split(order, np.flatnonzero(np.diff(outer[order])) + 1) if len(order) else []
         least = np.array([bounds_s[rows].min() for rows in groups])
@@ -112,7 +112,7 @@ class _Proof:
 
     def stalls(self, left: float, gap: float) -> bool:
         """Whether the gap has narrowed too little since it narrowed last."""
-        if self._gap - gap >= NARROWED:
+        if self._gap - gap >= MIN_PROGRESS:
             self._left, self._gap = left, gap
         return self._left - left >= self._patience
 
@@ -183,26 +183,28 @@ class CandidateBounds:
                     self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
         return len(rows) - self.below(high_s)
 
-    def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], budget: Budget) -> Iterator[Look]:
-        """Raise the bounds below enough_s(), always those of the outer tuple with the least.
+    def by_paths(
+        self, target_bound_s: Callable[[], float], planning: Callable[[], bool], budget: Budget
+    ) -> Iterator[Expansion]:
+        """Raise the bounds below target_bound_s(), always those of the outer tuple with the least.
 
         A tuple is first bounded by paths in a few rounds. While the caller is `planning`, the one with the least bound
-        is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. Where
-        no bound raises the least tuple any more, its candidates are solved in full. It ends where that doesn't raise
-        it either, where much work has hardly narrowed the gap, or after the budget's paths, in linear programmes of
-        small problems. Meanwhile the worker bounds the least of its tuples.
+        is handed to it then, to be planned, which may lower target_bound_s, and left aside; later it gets more rounds.
+        Where no bound raises the least tuple any more, its candidates are solved in full. It ends where that doesn't
+        raise it either, where much work has hardly narrowed the gap, or after the budget's paths, in linear programmes
+        of small problems. Meanwhile the worker bounds the least of its tuples.
         """
-        tuples, work = _Tuples(self.outer, self.bounds_s, enough_s()), budget.paths
-        narrowing = _Proof(PATIENCE * budget.paths)
+        tuples, work = _Tuples(self.outer, self.bounds_s, target_bound_s()), budget.paths
+        narrowing = _Proof(STALL_LIMIT * budget.paths)
         proof, handed_all, reported = PROOF_SHARE * work, False, False
         while work > 0 and not self.cancelled():
-            low = tuples.bound_s < enough_s() * (1.0 - BOUND_TOLERANCE)
+            low = tuples.bound_s < target_bound_s() * (1.0 - BOUND_TOLERANCE)
             handing = not handed_all and work > proof and planning()
             number = tuples.least(low & ~tuples.aside if handing else low)
             if number is None and (handed_all or not low.any()):
                 return
             handed_all = not handing or number is None
-            if handed_all and narrowing.stalls(work, 1.0 - self.least_s([]) / enough_s()):
+            if handed_all and narrowing.stalls(work, 1.0 - self.least_s([]) / target_bound_s()):
                 return
             if number is None or self._raised(tuples, number):
                 continue
@@ -212,38 +214,38 @@ class CandidateBounds:
                 soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), LOOKAHEAD_TUPLES))
                 # Where no other plan is in sight, the worker raises bounds.
                 fresh = None if soon else tuples.least(low & tuples.remote & (tuples.visits == 0))
-                begun = self._begin(tuples, fresh, enough_s())
-                yield Look(rows, hopeful=True, soon=soon)
+                begun = self._begin(tuples, fresh, target_bound_s())
+                yield Expansion(rows, promising=True, prefetch=soon)
                 work -= self._end(tuples, begun)
                 continue
             if handed_all and not reported:
                 reported = True
-                yield Look(rows, deep=True)
+                yield Expansion(rows, bounds_only=True)
             if tuples.finished[number]:
-                solved = self._solved_exactly(rows, enough_s(), budget)
+                solved = self._solved_exactly(rows, target_bound_s(), budget)
                 if not solved:
                     return
                 work -= sum(EXACT + math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
-                yield Look(rows, deep=handed_all, solved=solved)
+                yield Expansion(rows, bounds_only=handed_all, solved=solved)
                 continue
             others = low & ~tuples.finished & (tuples.remote != tuples.remote[number])
             near_s = tuples.bound_s[number] * (1.0 + BOUND_SPREAD)
             others &= (tuples.visits == 0) if handing else (tuples.bound_s < near_s)
             other = tuples.least(others)
             near, away = (other, number) if tuples.remote[number] else (number, other)
-            begun = self._begin(tuples, away, enough_s())
-            work -= self._here(tuples, near, enough_s()) + self._end(tuples, begun)
-            yield Look(rows, deep=handed_all)
+            begun = self._begin(tuples, away, target_bound_s())
+            work -= self._here(tuples, near, target_bound_s()) + self._end(tuples, begun)
+            yield Expansion(rows, bounds_only=handed_all)
 
-    def _solved_exactly(self, rows: Ints, enough_s: float, budget: Budget) -> tuple[Solved, ...]:
+    def _solved_exactly(self, rows: Ints, target_bound_s: float, budget: Budget) -> tuple[Solved, ...]:
         """The two candidates with the least bounds of some, solved; none where the least one is, or too many are."""
         tried = self._solved_in_full
         by_bound = rows[np.argsort(self.bounds_s[rows], kind="stable")].tolist()
         if by_bound[0] in tried or len(tried) >= budget.exact_solves:
             return ()
-        next_two = [each for each in by_bound if each not in tried and self.bounds_s[each] < enough_s][:2]
+        next_two = [each for each in by_bound if each not in tried and self.bounds_s[each] < target_bound_s][:2]
         counts = budget.proof_gap <= 0.0
-        plans = self.shared(CandidateSolver.exact, [(each, budget.effort, enough_s, counts) for each in next_two])
+        plans = self.shared(CandidateSolver.exact, [(each, budget.effort, target_bound_s, counts) for each in next_two])
         solved = []
         for index, plan in zip(next_two, plans, strict=True):
             if plan is None:
@@ -260,22 +262,24 @@ class CandidateBounds:
         tuples.bound_s[number] = bound_s
         return bool(raised)
 
-    def _begin(self, tuples: _Tuples, number: int | None, enough_s: float) -> tuple[int, Future[Visit]] | None:
+    def _begin(self, tuples: _Tuples, number: int | None, target_bound_s: float) -> tuple[int, Future[Visit]] | None:
         """Have the worker process bound a tuple."""
         if number is None:
             return None
-        return number, self.remote.begin(CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), enough_s)
+        return number, self.remote.begin(
+            CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), target_bound_s
+        )
 
     def _end(self, tuples: _Tuples, begun: tuple[int, Future[Visit]] | None) -> int:
         """Take over what the worker found; the work it did."""
         visit = begun[1].result() if begun is not None else None
         return self._take(tuples, begun[0], visit) if begun is not None and visit is not None else 0
 
-    def _here(self, tuples: _Tuples, number: int | None, enough_s: float) -> int:
+    def _here(self, tuples: _Tuples, number: int | None, target_bound_s: float) -> int:
         """Bound a tuple; the work done."""
         if number is None:
             return 0
-        return self._take(tuples, number, self.local.visit(tuples.rows[number], tuples.ahead(number), enough_s))
+        return self._take(tuples, number, self.local.visit(tuples.rows[number], tuples.ahead(number), target_bound_s))
 
     def _take(self, tuples: _Tuples, number: int, visit: Visit) -> int:
         rows = tuples.rows[number]

@@ -47,7 +47,7 @@ def held_bytes(problem: InnerProblem, plan: InnerPlan) -> float:
 
 
 @dataclass(frozen=True)
-class Found:
+class SolvedCandidate:
     """A solved candidate in numbers: seconds of a step, and bytes on the card of its fullest stage."""
 
     index: int
@@ -63,7 +63,7 @@ class SearchState:
     """
 
     best: list[Solved] = field(default_factory=list)
-    found: tuple[Found, ...] = ()
+    found: tuple[SolvedCandidate, ...] = ()
     solved: int = 0
     pruned: int = 0
     open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
@@ -75,7 +75,7 @@ class SearchState:
 
     def cut(self, keep: int) -> None:
         """Keep so many of the best; of all there stays what `found` tells."""
-        self.found = tuple(Found(one.index, one.solution.step_s, card_bytes(one)) for one in self.best)
+        self.found = tuple(SolvedCandidate(one.index, one.solution.step_s, card_bytes(one)) for one in self.best)
         del self.best[keep:]
 
     @property

@@ -50,10 +50,10 @@ def path_bound_s(
     library: PathLibrary,
     *,
     rounds: int,
-    enough_s: float = np.inf,
+    target_bound_s: float = np.inf,
     should_cancel: Callable[[], bool] | None = None,
 ) -> PathBound:
-    """Lower bound on the step time, by at most so many linear programmes. Ends early once it is above enough_s.
+    """Lower bound on the step time, by at most so many linear programmes. Ends early once it is above target_bound_s.
 
     should_cancel is polled at every programme; what is known by then is returned.
 
@@ -72,7 +72,7 @@ def path_bound_s(
             return PathBound(bound, True, number)
         stalled = stalled + 1 if solution.bound_s < bound * (1.0 + LEAST_GAIN) and not lacking else 0
         bound = max(bound, solution.bound_s)
-        if bound >= enough_s or stalled >= MOST_STALLED or (should_cancel is not None and should_cancel()):
+        if bound >= target_bound_s or stalled >= MOST_STALLED or (should_cancel is not None and should_cancel()):
             return PathBound(bound, True, number)
         lacking = model.add_memory(solution)
         if number == 1:
@@ -335,8 +335,8 @@ class TupleBounds:
         self._library = PathLibrary()
         self._known: dict[int, _Open] = {}  # by a tuple's first candidate
 
-    def visit(self, rows: Ints, ahead: list[Ints], enough_s: float) -> Visit:
-        """Bound the tuple of the candidates at rows once more, up to enough_s.
+    def visit(self, rows: Ints, ahead: list[Ints], target_bound_s: float) -> Visit:
+        """Bound the tuple of the candidates at rows once more, up to target_bound_s.
 
         ahead : tuples that will probably be visited next: their problems are made together.
         """
@@ -344,61 +344,61 @@ class TupleBounds:
         if first not in self._known:
             groups = [rows, *(group for group in ahead if int(group[0]) not in self._known)]
             for group, problems in zip(groups, self._relaxed(groups), strict=True):
-                self._known[int(group[0])] = _opened(problems, enough_s)
+                self._known[int(group[0])] = _opened(problems, target_bound_s)
                 if self._should_cancel():
                     break
-        visit = self._bounded(self._known[first], enough_s)
+        visit = self._bounded(self._known[first], target_bound_s)
         return replace(visit, work=visit.work + PROGRAMMES_OF_A_TUPLE * (len(self._known) - opened))
 
-    def _bounded(self, tuple_: _Open, enough_s: float) -> Visit:
+    def _bounded(self, tuple_: _Open, target_bound_s: float) -> Visit:
         tuple_.visits += 1
-        if tuple_.least_s >= enough_s:
+        if tuple_.least_s >= target_bound_s:
             return Visit(tuple_.least_s, 0)
         rounds = ROUNDS[min(tuple_.visits, len(ROUNDS)) - 1]
         if tuple_.visits == 1 and len(tuple_.problems) > 1:
             # One problem that is no harder than any serves to tell whether the tuple deserves more.
-            raised, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), enough_s, rounds)
+            raised, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), target_bound_s, rounds)
             return Visit(max(tuple_.least_s, raised.bound_s), spent)
         done = 0
         for place, problem in enumerate(tuple_.problems):
             before = tuple_.proven[place]
-            if self._should_cancel() or before.bound_s >= enough_s * (1.0 - 1e-6):
+            if self._should_cancel() or before.bound_s >= target_bound_s * (1.0 - 1e-6):
                 continue
-            raised, spent = self._by_paths_s(problem, before, enough_s, rounds)
+            raised, spent = self._by_paths_s(problem, before, target_bound_s, rounds)
             done += spent
             tuple_.proven[place] = replace(raised, bound_s=max(before.bound_s, raised.bound_s))
         finished = tuple_.visits >= len(ROUNDS) or all(each.over for each in tuple_.proven)
         return Visit(tuple_.least_s, done, finished)
 
-    def of_candidate(self, problems: tuple[InnerProblem, ...], enough_s: float) -> Visit:
-        """Bound one candidate, up to enough_s, by its own problems: without recomputing whole layers, and with."""
-        alone, work = _opened(problems, enough_s), 0
+    def of_candidate(self, problems: tuple[InnerProblem, ...], target_bound_s: float) -> Visit:
+        """Bound one candidate by its own problems, without recomputing whole layers and with, up to target_bound_s."""
+        alone, work = _opened(problems, target_bound_s), 0
         least_s = alone.others_s
         for problem, before in sorted(zip(alone.problems, alone.proven, strict=True), key=lambda each: each[1].bound_s):
             if before.bound_s >= least_s or self._should_cancel():
                 least_s = min(least_s, before.bound_s)
                 break
-            raised, spent = self._by_paths_s(problem, before, min(enough_s, least_s), CANDIDATE_ROUNDS)
+            raised, spent = self._by_paths_s(problem, before, min(target_bound_s, least_s), CANDIDATE_ROUNDS)
             least_s, work = min(least_s, max(before.bound_s, raised.bound_s)), work + spent
         return Visit(least_s, work)
 
     def _by_paths_s(
-        self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int
+        self, problem: InnerProblem, before: PathBound, target_bound_s: float, rounds: int
     ) -> tuple[PathBound, int]:
         """One more path bound, and the work done."""
         if before.over:
             return before, 0
-        raised = self._bound_s(problem, enough_s, rounds)
+        raised = self._bound_s(problem, target_bound_s, rounds)
         columns = problem.pp * problem.vpp * (len(problem.classes) + (3 if problem.pairs else 1))
         return raised, math.ceil(SETUP + raised.rounds * (1.0 + (columns / COLUMNS) ** 5))
 
-    def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
-        """Bound of one problem, of no interest above enough_s; inf when it can't fit."""
+    def _bound_s(self, problem: InnerProblem, target_bound_s: float, rounds: int) -> PathBound:
+        """Bound of one problem, of no interest above target_bound_s; inf when it can't fit."""
         bound = relax_bound(problem)
-        if bound >= enough_s:
+        if bound >= target_bound_s:
             return PathBound(bound, over=True)
         by_paths = path_bound_s(
-            problem, self._library, rounds=rounds, enough_s=enough_s, should_cancel=self._should_cancel
+            problem, self._library, rounds=rounds, target_bound_s=target_bound_s, should_cancel=self._should_cancel
         )
         return replace(by_paths, bound_s=max(bound, by_paths.bound_s))
 
@@ -436,14 +436,14 @@ def _easiest_of(members: list[Priced]) -> tuple[InnerProblem, ...]:
     return tuple(relaxed)
 
 
-def _opened(problems: tuple[InnerProblem, ...], enough_s: float) -> _Open:
+def _opened(problems: tuple[InnerProblem, ...], target_bound_s: float) -> _Open:
     """A tuple that nothing is proven of; where options are on for all layers or none, one problem for each set."""
     free = tuple(replace(problem, uniform_options=False) for problem in problems)
     # They differ in their options and in what stages hold besides.
     first = easiest(sorted(free, key=lambda problem: -len(problem.options)))
     if not problems[0].uniform_options or max(len(problem.options) for problem in problems) > MOST_OPTIONS:
         return _Open(first, free, [PathBound(0.0, over=False)] * len(problems))
-    of_sets, others_s = set_problems(problems, enough_s)
+    of_sets, others_s = set_problems(problems, target_bound_s)
     proven = [PathBound(bound_s, over=False) for bound_s, _ in of_sets]
     return _Open(first, tuple(problem for _, problem in of_sets), proven, others_s)
 

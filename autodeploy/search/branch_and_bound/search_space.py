@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchSpace:
     """Candidates that are legal and may fit, with their sweep without parts.
 
     `variant` indexes contexts (cards, batch, features that are left to each candidate); `costs` are those it was swept
@@ -84,7 +84,7 @@ def search_space(
     choice: FeatureChoice,
     nominal: Context,
     should_cancel: Callable[[], bool] | None = None,
-) -> Searched:
+) -> SearchSpace:
     """All candidates of a spec over its cards and batches; none of a context in which it was cancelled.
 
     Raises
@@ -118,7 +118,7 @@ def search_space(
     counts = Counts(enumerated=enumerated, rejected=dict(rejected.most_common()), too_big=too_big)
     candidates, swept, variants, costs = zip(*parts, strict=True)
     variant = np.concatenate(variants)
-    return Searched(concatenate([*candidates]), _join(swept), variant, tuple(contexts), joined(costs), counts)
+    return SearchSpace(concatenate([*candidates]), _join(swept), variant, tuple(contexts), joined(costs), counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,8 +104,10 @@ def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
     return replace(problem, classes=tuple(classes), options=())
 
 
-def set_problems(problems: Sequence[InnerProblem], enough_s: float) -> tuple[list[tuple[float, InnerProblem]], float]:
-    """One problem with each set of options built in that may be faster than enough_s, and the bound of all other sets.
+def set_problems(
+    problems: Sequence[InnerProblem], target_bound_s: float
+) -> tuple[list[tuple[float, InnerProblem]], float]:
+    """One problem with each set of options that may be faster than target_bound_s, and the bound of all other sets.
 
     problems : the same candidate without recomputing whole layers and, maybe, with it. Problems come with their bounds,
     the least first.
@@ -118,8 +120,10 @@ def set_problems(problems: Sequence[InnerProblem], enough_s: float) -> tuple[lis
             whole = np.array([option.name == WHOLE for option in problem.options], dtype=np.bool_)
             masks = masks[masks[:, whole].any(axis=1)]
         low = relax_bounds(problem, masks)
-        with_sets += [(float(low[row]), with_options(problem, masks[row])) for row in np.flatnonzero(low < enough_s)]
-        others_s = min(others_s, float(low[low >= enough_s].min(initial=np.inf)))
+        with_sets += [
+            (float(low[row]), with_options(problem, masks[row])) for row in np.flatnonzero(low < target_bound_s)
+        ]
+        others_s = min(others_s, float(low[low >= target_bound_s].min(initial=np.inf)))
     return sorted(with_sets, key=lambda each: each[0]), others_s
 
 

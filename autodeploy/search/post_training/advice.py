@@ -23,7 +23,7 @@ from autodeploy.search.ranking.advice import DRAWS
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.search.ranking.sensitivities import Responses, responses_of
 from autodeploy.search.ranking.uncertainty import LEAST_P_FITS
-from autodeploy.search.ranking.uncertainty_set import HIGH_QUANTILE, ErrorBox, error_box
+from autodeploy.search.ranking.uncertainty_set import HIGH_QUANTILE, UncertaintySet, uncertainty_set
 from autodeploy.search.ranking.unproven import unproven_in, unproven_of
 from autodeploy.space.candidates import concatenate
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.post_training.overheads import Overheads
     from autodeploy.costs.steps.one_strategy import Estimated
-    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.costs.steps.scenarios import Scenario
     from autodeploy.search.post_training.search import Choice
     from autodeploy.specs.spec import Spec
     from cost_models.arrays import Floats
@@ -98,7 +98,7 @@ def advise(
     """The choices ranked by the 80th percentile of their regret; None where the search was cancelled meanwhile."""
     updates = list({id(each.update): each.update for each in choices}.values())
     trained = [update.part.trained for update in updates]
-    numbers = error_box(profile, trained[0].context)
+    numbers = uncertainty_set(profile, trained[0].context)
     training = _responses(trained, numbers, should_cancel)
     if training is None:
         return None
@@ -136,9 +136,11 @@ def advise(
     return RlAdvice(tuple(weighed), answers, order.least_p_fits)
 
 
-def _responses(trained: Sequence[Estimated], box: ErrorBox, should_cancel: Callable[[], bool]) -> Responses | None:
+def _responses(
+    trained: Sequence[Estimated], box: UncertaintySet, should_cancel: Callable[[], bool]
+) -> Responses | None:
     """How the steps of updates follow the numbers of their box."""
-    worlds: list[World] = [{}, *box.ends()]
+    worlds: list[Scenario] = [{}, *box.ends()]
     alike: dict[tuple[object, ...], list[int]] = {}
     for row, each in enumerate(trained):
         alike.setdefault(priced_by(each.context), []).append(row)
@@ -153,7 +155,7 @@ def _responses(trained: Sequence[Estimated], box: ErrorBox, should_cancel: Calla
     return responses_of(box, times)
 
 
-def _with_generation(box: ErrorBox, choices: Sequence[Choice]) -> ErrorBox:
+def _with_generation(box: UncertaintySet, choices: Sequence[Choice]) -> UncertaintySet:
     """The box with what is uncertain of generation: of each mode, and of each degree in it."""
     sigma = max(math.log1p(each.generation.generator.half_width) / Z80 for each in choices)
     own = min(DEGREE_SIGMA, sigma)
@@ -180,7 +182,7 @@ def _numbers_of(choice: Choice) -> tuple[str, str]:
     return mode, f"{mode}_tp{choice.layout.generation.tp}"
 
 
-def _slower_generation(box: ErrorBox, moves: Floats, choice: Choice) -> Floats:
+def _slower_generation(box: UncertaintySet, moves: Floats, choice: Choice) -> Floats:
     """By what generation is longer than predicted in draws of the box's numbers [draws]."""
     names = [number.name for number in box.numbers]
     return np.asarray(np.exp(sum(moves[:, names.index(name)] for name in _numbers_of(choice))))

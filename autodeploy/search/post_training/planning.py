@@ -21,11 +21,18 @@ from autodeploy.search.post_training.one_update import context_of_update, traine
 from autodeploy.search.post_training.search import RlSearch
 from autodeploy.search.post_training.update_layouts import update_spec
 from autodeploy.search.ranking.diversity import pareto_set
-from autodeploy.search.ranking.explanation import explanation
 from autodeploy.search.ranking.plans import Identity
-from autodeploy.search.ranking.search_result import gap_of
+from autodeploy.search.ranking.search_result import (
+    Proof,
+    Searching,
+    gap_of,
+    no_plan_in_time,
+    plan_set,
+    ranked_plans,
+    strategy_note,
+)
 from autodeploy.search.ranking.selection import fastest_of, ranking_of
-from autodeploy.specs.planset import Counts, Infeasible, NearestChange, Optimality, PlanSet, SearchInfo, Timing
+from autodeploy.specs.planset import Counts, Infeasible, NearestChange
 from autodeploy.specs.spec import no_strategy, spec_hash
 from autodeploy.stack.frameworks import FRAMEWORKS, title_of
 
@@ -34,10 +41,11 @@ if TYPE_CHECKING:
 
     from autodeploy.kit.deadline import Deadline
     from autodeploy.search.post_training.advice import RlAdvice
-    from autodeploy.search.post_training.search import Choice, Found
+    from autodeploy.search.post_training.search import Choice, RlResult
     from autodeploy.search.post_training.update_layouts import LayoutSearch
+    from autodeploy.search.ranking.search_result import SearchLabel
     from autodeploy.specs.plan_details import PipelineTimeline
-    from autodeploy.specs.planset import Fastest, Plan, Status
+    from autodeploy.specs.planset import Fastest, Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.profile import Profile
@@ -62,9 +70,9 @@ RULES: Final = {
 """What the rules of this search say; those of a target are `rule_texts`."""
 
 
-def search_notes(spec: Spec, result: Found, gap: float | None) -> tuple[str, ...]:
+def search_notes(spec: Spec, result: RlResult, gap: float | None) -> tuple[str, ...]:
     """Notes beside the plans."""
-    notes = []
+    notes: list[str] = []
     best = result.best_of
     together = min((s for name, s in best.items() if name != "async"), default=None)
     beside = best.get("async")
@@ -84,14 +92,13 @@ def search_notes(spec: Spec, result: Found, gap: float | None) -> tuple[str, ...
             )
     if FRAMEWORKS[spec.search.target].generates_beside and not spec.search.asks_off_policy:
         notes.append(Message("rl_planning.only_synchronous_plans_are_searched"))
-    if spec.strategy is not None:
-        notes.append(Message("ranking.plans_do_not_follow_spec_s_strategy_estimate"))
+    notes += strategy_note(spec)
     if gap is not None and gap > USUAL_GAP:
         notes.append(Message("rl_planning.plans_that_are_up_to_faster_are_not", gap=100.0 * gap))
     return tuple(notes)
 
 
-def infeasible(spec: Spec, result: Found, update: Infeasible | None = None) -> Infeasible:
+def infeasible(spec: Spec, result: RlResult, update: Infeasible | None = None) -> Infeasible:
     """The rules that bind, the commonest first, and the changes that their refusals name.
 
     update : why the search of the update alone leaves nothing, where it does.
@@ -202,15 +209,7 @@ def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> Pipeli
     return pipeline_timeline(estimate.priced, estimate.layout, slots=slots)
 
 
-def plan_rl(
-    spec: Spec,
-    updates: LayoutSearch,
-    stop: Deadline,
-    *,
-    search_id: str,
-    created_at: str,
-    started: float,
-) -> PlanSet:
+def plan_post_training(spec: Spec, updates: LayoutSearch, stop: Deadline, label: SearchLabel) -> PlanSet:
     """The best plans of a spec, ranked and explained.
 
     Parameters
@@ -222,37 +221,20 @@ def plan_rl(
     search = RlSearch(spec, profile, cards, updates, stop)
     result = search.run()
     advice = _advice(spec, profile, result, stop)
-    solved_s = time.monotonic() - started
+    solve_s = time.monotonic() - label.started
     if not result.choices and stop():
-        raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
+        raise no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
     stop.finish()
     ranked = _ranked(spec, profile, cards, result, advice)
-    bound = (result.bound_s or None) if spec.search.objective != "peak_memory" else None
+    objective = spec.search.objective
+    bound = (result.bound_s or None) if objective != "peak_memory" else None
     gap = gap_of(min(p.step_time_s for p in ranked), bound) if ranked else None
-    plans = _explained(ranked[: spec.search.top_k], bound)
-    proved = gap is not None and gap <= OPTIMAL_GAP
-    status: Status = "infeasible" if not plans else "optimal" if proved else "feasible"
-    return PlanSet(
-        search=SearchInfo(
-            id=search_id,
-            spec=spec.model_dump(mode="json"),
-            spec_hash=spec_hash(spec),
-            profile_hash=profile.content_hash,
-            engine_version=ENGINE_VERSION,
-            created_at=created_at,
-        ),
-        status=status,
-        reproducible=not stop.out_of_time and spec.search.mode == "reproducible",
-        optimality=Optimality(
-            objective=spec.search.objective,
-            bound=bound,
-            relaxation=RELAXATION if bound is not None else "",
-            gap=gap,
-            proved=proved,
-        ),
+    plans = ranked_plans(ranked[: spec.search.top_k], objective, bound)
+    return plan_set(
+        Searching(spec, identity_of(spec, profile), label, stop, solve_s),
+        plans,
+        Proof(bound, gap, RELAXATION if bound is not None else "", OPTIMAL_GAP),
         counts=_counts(result),
-        timing=Timing(solve_s=solved_s, total_s=time.monotonic() - started),
-        plans=plans,
         pareto=pareto_set(ranked, plans),
         risk=ranking_of(advice) if ranked else None,
         fastest=_fastest(ranked, plans, advice),
@@ -261,7 +243,7 @@ def plan_rl(
     )
 
 
-def _counts(result: Found) -> Counts:
+def _counts(result: RlResult) -> Counts:
     """Layouts of the update, and what was put beside them; `pruned`: what bounds rule out."""
     pruned = max(0, result.enumerated - result.combined)
     refused = dict(sorted(result.refused.items()))
@@ -285,28 +267,21 @@ def _no_update(spec: Spec, search: RlSearch) -> Infeasible | None:
     return reasons.model_copy(update={"nearest": near})
 
 
-def _fastest(ranked: list[Plan], plans: tuple[Plan, ...], advice: RlAdvice | None) -> Fastest | None:
+def _fastest(ranked: list[Plan], plans: list[Plan], advice: RlAdvice | None) -> Fastest | None:
     """The fastest plan by the predicted times alone."""
     if not ranked:
         return None
     return fastest_of(min(ranked, key=lambda plan: (plan.step_time_s, plan.plan_id)), plans, advice)
 
 
-def _no_plan_in_time(spec: Spec) -> SpecError:
-    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
-    return SpecError(
-        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
-    )
-
-
-def _advice(spec: Spec, profile: Profile, result: Found, stop: Deadline) -> RlAdvice | None:
+def _advice(spec: Spec, profile: Profile, result: RlResult, stop: Deadline) -> RlAdvice | None:
     """The ranking by risk, where the spec wants one and there is something to rank."""
     if spec.search.risk_terms.rule == "neutral" or spec.search.objective == "peak_memory" or not result.choices:
         return None
     return stop.search(lambda: advise(spec, profile, result.choices, overheads_of(spec.search.target), stop))
 
 
-def _ranked(spec: Spec, profile: Profile, cards: int, result: Found, advice: RlAdvice | None) -> list[Plan]:
+def _ranked(spec: Spec, profile: Profile, cards: int, result: RlResult, advice: RlAdvice | None) -> list[Plan]:
     """Documents of the best choices in order of rank, then of the fastest others, which only the Pareto set needs.
 
     The fastest plan is among the first `top_k`, as the last of them where it is ranked behind.
@@ -334,13 +309,3 @@ def _ranked(spec: Spec, profile: Profile, cards: int, result: Found, advice: RlA
         return plan.model_copy(update=changes)
 
     return [document(rank, choice) for rank, choice in enumerate(kept, start=1)]
-
-
-def _explained(plans: list[Plan], bound: float | None) -> tuple[Plan, ...]:
-    """Plans with their gaps and what sets them apart from the first, the first from the second."""
-    explained = []
-    for number, plan in enumerate(plans):
-        other = plans[0] if number else (plans[1] if len(plans) > 1 else None)
-        changes = {"gap": gap_of(plan.step_time_s, bound), "explanation": explanation(plan, other)}
-        explained.append(plan.model_copy(update=changes))
-    return tuple(explained)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.post_training.step import RlStep
     from autodeploy.kit.deadline import Deadline
-    from autodeploy.search.post_training.update_layouts import LayoutSearch, Searched, Update
+    from autodeploy.search.post_training.update_layouts import LayoutSearch, Update, UpdateLayouts
     from autodeploy.specs.rl import GenerationLayout, Offload, Placement
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
@@ -78,7 +78,7 @@ class Choice:
 
 
 @dataclass
-class Found:
+class RlResult:
     """What a search found. choices : best first. bound_s : no plan takes less; refused : choices by their rule."""
 
     choices: list[Choice] = field(default_factory=list)
@@ -115,18 +115,18 @@ class RlSearch:
         self.spec, self.profile, self.cards, self.stop = spec, profile, cards, stop
         self.updates = updates
         self.rl = spec.training.rl
-        self.found = Found()
+        self.found = RlResult()
         self.launchable = Launchable(spec, profile, cards, self.found.refused)
         self._layouts_of_update = Updates(spec, profile, self.launchable, self.found.refused)
         self.overheads = overheads_of(spec.search.target)
-        self.searched: dict[int, Searched] = {}
+        self.searched: dict[int, UpdateLayouts] = {}
         self._layouts_of: dict[int, list[GenerationLayout]] = {}
         self._fastest_s: dict[int, float] = {}
         self._updates: dict[int, list[Update]] = {}
         self._least_s: dict[int, float] = {}
         self._parts: dict[_Asked, GenerationPart | None] = {}
 
-    def run(self) -> Found:
+    def run(self) -> RlResult:
         """The best choices of all placements."""
         refuse_unknown_precision(self.spec, self.profile)
         self.found.errors += (never := self.launchable.step())

@@ -55,7 +55,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Searched:
+class UpdateLayouts:
     """What a search on some cards found. gap : by which its best may be slower than any; None: unknown."""
 
     npus: int
@@ -156,7 +156,7 @@ class LayoutSearch(Protocol):
         """What rules all of them out."""
 
 
-def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool) -> Searched:
+def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool) -> UpdateLayouts:
     """The best layouts of the update on `npus` cards, by the spec's own ranking.
 
     shared : generation takes what training leaves of a device; then more layouts, that leave room.
@@ -174,8 +174,8 @@ def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool)
             *(search.layouts(roomy).strategies if shared and layouts.strategies else ()),
         )
     except SpecError as error:
-        return Searched(npus, (), None, 0, tuple(each.message for each in error.errors))
-    return Searched(npus, tuple(map(_of_any_size, strategies)), layouts.gap, layouts.enumerated)
+        return UpdateLayouts(npus, (), None, 0, tuple(each.message for each in error.errors))
+    return UpdateLayouts(npus, tuple(map(_of_any_size, strategies)), layouts.gap, layouts.enumerated)
 
 
 def _of_any_size(strategy: Strategy) -> Strategy:

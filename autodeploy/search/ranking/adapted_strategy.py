@@ -39,7 +39,7 @@ FULL: Final = "full"
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Adaptation:
     """The plan, and what had to change, such as `pp: 8 -> 16`; empty where nothing had to."""
 
     plan: Plan
@@ -72,7 +72,7 @@ def launched_features(features: frozenset[str], spec: Spec, profile: Profile) ->
 
 def moved(
     strategy: Strategy, features: frozenset[str], context: Context, spec: Spec, profile: Profile, identity: Identity
-) -> Moved | None:
+) -> Adaptation | None:
     """The strategy on the cards and the batch of a context, with the fewest changes that start and fit.
 
     Degrees, micro batch, schedule and memory choices stay, data parallelism follows. Where that does not divide, is
@@ -104,7 +104,7 @@ def moved(
     starting = (each for some in dividing for each in _starting(some, own_context, spec))
     for turned in islice(starting, MOST_PREDICTED):
         if (plan := _plan(turned.strategy, own_context, spec, identity)) is not None:
-            return Moved(plan, (*turned.changes, *(f"features: -{name}" for name in dropped)))
+            return Adaptation(plan, (*turned.changes, *(f"features: -{name}" for name in dropped)))
     return None
 
 

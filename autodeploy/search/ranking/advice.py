@@ -24,7 +24,7 @@ from autodeploy.search.ranking.diversity import outlines
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.search.ranking.sensitivities import Responses, as_predicted, responses
 from autodeploy.search.ranking.uncertainty import LEAST_P_FITS, memory_spread_of, p_fits, p_starts, roomy_limit_bytes
-from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.search.ranking.unproven import unproven_axes, unproven_of
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.prediction_spread import MemorySpread
-    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.costs.steps.scenarios import Scenario
     from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.frontier import SearchState
-    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.search.choices.effort import Budget
     from autodeploy.search.ranking.expected_cost import RiskPrice
-    from autodeploy.search.ranking.uncertainty_set import ErrorBox
+    from autodeploy.search.ranking.uncertainty_set import UncertaintySet
     from cost_models.arrays import Floats, Ints
     from hardware_profiles.profile import Profile
 
@@ -50,17 +50,17 @@ MAX_CANDIDATES: Final = 4096
 """Candidates that are looked at again in every world, the fastest."""
 
 
-def near_rows(searched: Searched, fastest_s: float) -> Ints:
+def near_rows(searched: SearchSpace, fastest_s: float) -> Ints:
     """Candidates near the fastest plan, in the order of their estimate."""
     rows = searched.swept.fastest(MAX_CANDIDATES)
     return rows[searched.swept.after_recompute_s[rows] <= (1.0 + MAX_SLOWDOWN) * fastest_s]
 
 
 def estimates_in(
-    worlds: Sequence[World],
-    searched: Searched,
+    worlds: Sequence[Scenario],
+    searched: SearchSpace,
     rows: Ints,
-    box: ErrorBox,
+    box: UncertaintySet,
     limit_bytes: Callable[[Context], float],
     *,
     parallel: bool,
@@ -78,13 +78,13 @@ def estimates_in(
 class _Swept:
     """Sweeps the same candidates in one world after the other."""
 
-    searched: Searched
+    searched: SearchSpace
     rows: Ints
-    box: ErrorBox
+    box: UncertaintySet
     limit_bytes: Callable[[Context], float]
     stopped: Callable[[], bool]
 
-    def estimates(self, world: World) -> Floats:
+    def estimates(self, world: Scenario) -> Floats:
         """Step times in a world [rows]; inf where there was no time."""
         estimates = np.full(len(self.rows), np.inf)
         variants = self.searched.variant[self.rows]
@@ -102,11 +102,11 @@ class _Swept:
         return estimates
 
 
-def bad_worlds(answers: Responses, count: int) -> list[World]:
+def bad_worlds(answers: Responses, count: int) -> list[Scenario]:
     """The worlds in which one number, of the most influential, is where the first plan falls farthest behind."""
     order = np.argsort(-answers.influence(), kind="stable")[:count]
     ends = answers.box.ends()
-    worlds: list[World] = []
+    worlds: list[Scenario] = []
     for number in order.tolist():
         behind = [
             moved[0] - (answers.nominal + moved).min() for moved in (answers.low[:, number], answers.high[:, number])
@@ -221,7 +221,7 @@ class Adviser:
     def __init__(
         self,
         profile: Profile,
-        searched: Searched,
+        searched: SearchSpace,
         frontier: SearchState,
         top_k: int,
         budget: Budget,
@@ -233,7 +233,7 @@ class Adviser:
         self._best = frontier.best[: from_search(top_k)]
         self._top_k = top_k
         self._weight_of, self._should_cancel, self._parallel = weight_of, should_cancel, cores() > 1
-        self._box: ErrorBox = error_box(profile, self._best[0].context)
+        self._box: UncertaintySet = uncertainty_set(profile, self._best[0].context)
         self._request = searched.request(top_k, 0.0, budget, should_cancel=should_cancel)
         self._outer = self._request.outer
         self._outlines = outlines(searched.candidates)
@@ -366,7 +366,7 @@ class Adviser:
     def _picks(self, known: Responses, level: float) -> list[int]:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""
         rows = near_rows(self._searched, self._best[0].solution.step_s)
-        worlds: list[World] = [{}, *bad_worlds(known, NUM_BAD_WORLDS)]
+        worlds: list[Scenario] = [{}, *bad_worlds(known, NUM_BAD_WORLDS)]
         fit = [each for each in self._best if self._p_fits(each) >= level]
         numbers_of_fit = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.

@@ -59,7 +59,7 @@ def different(ranked: Sequence[T], top_k: int, outline_of: Callable[[T], Hashabl
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShownPlan:
     """A solved plan. index : of its candidate. unproven : degrees and features it rests on that no run has."""
 
     plan_id: str
@@ -69,7 +69,7 @@ class Found:
 
 
 def valley(
-    candidates: Candidates, estimated_s: Floats, plans: Sequence[Found], *, within: float = MAX_SLOWDOWN
+    candidates: Candidates, estimated_s: Floats, plans: Sequence[ShownPlan], *, within: float = MAX_SLOWDOWN
 ) -> Valley | None:
     """The outer strategies that are about as fast as the fastest; None where nothing fits.
 

@@ -10,9 +10,9 @@ import numpy as np
 from autodeploy.costs.sweep.sweep import sweep_tree
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.search.branch_and_bound.search_space import Searched, divisible_first, legal_tree, variant
+from autodeploy.search.branch_and_bound.search_space import SearchSpace, divisible_first, legal_tree, variant
 from autodeploy.search.ranking.nearest_legal import pins_to_lift, why_nothing_is_legal
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.specs.planset import Infeasible, NearestChange
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.releases import frameworks_for
@@ -85,7 +85,7 @@ def _rate(step_s: Floats, context: Context) -> float:
 
 def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
     """The rate of the fastest swept candidate of another batch or card count."""
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     near = variant(spec, profile, choice, num_npus, batch)
     legal, _ = legal_tree(spec.search, near, profile, choice)
     return _rate(sweep_tree(legal, near, parts=False).after_recompute_s, near)
@@ -142,11 +142,11 @@ def round_batches(batch: int, world: int, tolerance: float) -> list[int]:
 GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 
-def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Searched) -> Infeasible:
+def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: SearchSpace) -> Infeasible:
     """Binding rules, and changes of the spec that the sweep says would fit, the smallest first."""
     legal = searched.counts.enumerated - sum(searched.counts.rejected.values())
     if legal == 0:
-        choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+        choice = choice_of(spec, profile)
         return Infeasible(
             binding_rules=why_nothing_is_legal(spec.search, context, profile, choice),
             nearest=tuple(_rule_changes(spec, profile, context, choice)),
@@ -169,7 +169,7 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
     """Step time of the fastest candidate that fits on so many cards, or None."""
     changed = spec if search is None else spec.model_copy(update={"search": search})
     try:
-        choice = choose_features(changed.search, spec.model, profile, adapters=spec.training.lora is not None)
+        choice = choice_of(changed, profile)
         near = variant(changed, profile, choice, num_npus, batch)
     except UnsupportedError:  # a feature that is asked for, or a training beside what it has
         return None
@@ -180,7 +180,7 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
 
 
 def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     legal, _ = legal_tree(spec.search, context, profile, choice)
     return float(np.min(sweep_tree(legal, context, parts=False).recomputed_bytes)) / GIB if len(legal) else float("nan")
 

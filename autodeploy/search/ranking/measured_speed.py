@@ -20,7 +20,7 @@ from autodeploy.kit.errors import AutoDeployError
 from autodeploy.messages import Message
 from autodeploy.search.ranking.explanation import headroom
 from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, recipes_for
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import PARTS, Breakdown, Rescaled
 from autodeploy.specs.presets import load_preset
@@ -85,9 +85,7 @@ def level_of(spec: Spec) -> Rescaled | None:
     return measured_ratio(
         spec,
         profile,
-        choice_context(
-            spec, profile, choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
-        ),
+        choice_context(spec, profile, choice_of(spec, profile)),
     )
 
 

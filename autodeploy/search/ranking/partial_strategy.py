@@ -14,7 +14,7 @@ from autodeploy.search.ranking.infeasible import missing_memory
 from autodeploy.search.ranking.nearest_legal import conflict
 from autodeploy.search.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.space.candidates import CHOICES
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.space.rules import where_known
 from autodeploy.space.space import log2_ratio
 from autodeploy.specs.answers import WhyNot
@@ -61,7 +61,7 @@ def given_axes(strategy: Strategy, *, moe: bool) -> dict[Axis, AxisValue]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PartialStrategy:
     """A question: the axes that are given of a strategy, and the spec that they are to be a plan of.
 
     ratio : of measured over predicted times, by which every time of an answer is multiplied.
@@ -125,7 +125,7 @@ def shown_axes(axes: Mapping[Any, Any], beside: Mapping[str, Any], others: Itera
 
 
 def explain_partly_given(
-    asked: Asked,
+    asked: PartialStrategy,
     *,
     search: Callable[..., PlanSet],
     predicted: Callable[[Strategy], Plan],
@@ -180,10 +180,10 @@ def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
     return all(getattr(plan.strategy, name) == value for name, value in axes.items())
 
 
-def _ruled_out(asked: Asked, answer: PlanSet) -> WhyNot:
+def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
     """Which rules leave nothing, or that nothing fits, and what comes nearest."""
     counts, spec = answer.counts, asked.pinned(asked.axes)
-    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, asked.profile)
     context = choice_context(spec, asked.profile, choice)
     if counts.enumerated > sum(counts.rejected.values()):
         late = not answer.reproducible and spec.search.mode == "reproducible"
@@ -209,7 +209,7 @@ def _ruled_out(asked: Asked, answer: PlanSet) -> WhyNot:
     )
 
 
-def _nearest(asked: Asked) -> tuple[NearestChange, ...]:
+def _nearest(asked: PartialStrategy) -> tuple[NearestChange, ...]:
     """The nearest values of the given axes with which something fits, and what a step takes then by the sweep.
 
     Fewest axes changed, then the least sum of |log2 ratio|, then the fastest. One axis is freed after the other, then
@@ -226,10 +226,12 @@ def _nearest(asked: Asked) -> tuple[NearestChange, ...]:
     return ()
 
 
-def _nearest_with(asked: Asked, kept: Mapping[Axis, AxisValue]) -> tuple[tuple[float, float, float], str, float] | None:
+def _nearest_with(
+    asked: PartialStrategy, kept: Mapping[Axis, AxisValue]
+) -> tuple[tuple[float, float, float], str, float] | None:
     """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
     spec = asked.pinned(kept)
-    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, asked.profile)
     space = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
     fits = np.flatnonzero(space.swept.template_fits)
     seconds = asked.ratio * space.swept.after_recompute_s

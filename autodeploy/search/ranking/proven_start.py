@@ -20,7 +20,7 @@ from autodeploy.search.ranking.plans import plans_of_solved
 from autodeploy.search.ranking.uncertainty import memory_spread_of, roomy_limit_bytes
 from autodeploy.search.ranking.unproven import unproven_axes
 from autodeploy.space.candidates import DISPATCHERS
-from autodeploy.space.feature_choice import always_on, choose_features
+from autodeploy.space.feature_choice import always_on, choice_of
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.search import Axis, AxisValue, SearchSpec
 from autodeploy.stack.features import FEATURES
@@ -46,7 +46,7 @@ def proven_start(spec: Spec, profile: Profile, context: Context, identity: Ident
     It obeys the target's rules, not what the spec fixes or asks of its plans; where cards may stay idle, on the number
     of cards that is fastest. None where there is none.
     """
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     sizes = of_sizes(spec, profile, choice, context)
     found = [plan for each in sizes if (plan := _on_cards(spec, profile, each, identity)) is not None]
     return min(found, key=lambda plan: plan.step_time_s, default=None)
@@ -63,7 +63,7 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
         features=dict.fromkeys(sorted(off), "off"),
         memory_limit_gib=spec.search.memory_limit_gib,
     )
-    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile, search)
     free = spec.model_copy(update={"search": search})
     context = choice_context(free, profile, choice, num_npus=context.num_npus, global_batch=context.global_batch)
     search = search.model_copy(update={"allow": _proven_axes(search, context, profile, choice)})

@@ -17,13 +17,13 @@ from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.search_space import legal_tree, of_sizes, swept_tree
 from autodeploy.search.branch_and_bound.worker_process import Future, WorkerProcess
 from autodeploy.search.choices.effort import cores
-from autodeploy.search.ranking.adapted_strategy import Moved, moved
+from autodeploy.search.ranking.adapted_strategy import Adaptation, moved
 from autodeploy.search.ranking.infeasible import NearRates, near_rates
 from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
 from autodeploy.search.ranking.proven_start import proven_start
 from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, recipes_for
 from autodeploy.search.ranking.uncertainty import slopes_of
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.frameworks import UNRESTRICTED, title_of
@@ -61,7 +61,7 @@ def plain_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     plan = _plain_start_on(spec, profile, context, identity)
     if plan is not None or spec.cluster.use != "at_most":
         return plan
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile)
     _, *fewer = of_sizes(spec, profile, choice, context)
     starts = (_plain_start_on(spec, profile, each, identity) for each in fewer)
     return next((plan for plan in starts if plan is not None), None)
@@ -74,7 +74,7 @@ def _plain_start_on(spec: Spec, profile: Profile, context: Context, identity: Id
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
         features=FEATURES,
     )
-    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = choice_of(spec, profile, search)
     first, *others = (
         replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
     )
@@ -204,12 +204,12 @@ def _of_recipe(recipe: PublicRecipe) -> str:
     )
 
 
-def _labelled(start: Moved, label: str, source: str) -> Plan:
+def _labelled(start: Adaptation, label: str, source: str) -> Plan:
     text = Message("ranking.changed_here", source=source, changes=", ".join(start.changes)) if start.changes else source
     return start.plan.model_copy(update={"label": label, "explanation": text})
 
 
-class BesidePlans:
+class ReferencePlans:
     """Found by a second process while the space is searched, where there is one; else when it is asked for."""
 
     def __init__(
@@ -221,7 +221,7 @@ class BesidePlans:
         )
         self._begun: Future[tuple[Plan | None, NearRates]] | None = None
 
-    def __enter__(self) -> BesidePlans:
+    def __enter__(self) -> ReferencePlans:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -232,7 +232,7 @@ class BesidePlans:
         if self._worker_process.parallel:
             self._begun = self._worker_process.begin(_Finder.found)
 
-    def found(self) -> tuple[Plan | None, NearRates]:
+    def result(self) -> tuple[Plan | None, NearRates]:
         """The plan to compare with, and the rates of batches and numbers of cards near the spec's; nothing of them
         where the search has to end before they are known.
         """

@@ -6,9 +6,10 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.overlays import covariance_of
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.search.choices.effort import cores
 from autodeploy.search.placement.evaluate import OPTIMAL_GAP
@@ -27,7 +28,7 @@ from autodeploy.search.ranking.selection import (
     weighed,
 )
 from autodeploy.search.ranking.uncertainty import tied
-from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.feature_choice import choice_of
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -43,17 +44,16 @@ from autodeploy.specs.planset import (
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.kit.deadline import Deadline
     from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.frontier import SearchState
-    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.search.ranking.advice import Advice
     from autodeploy.search.ranking.one_strategy import Prepared
-    from autodeploy.search.ranking.reference_plans import BesidePlans
-    from autodeploy.specs.search import SearchSpec
+    from autodeploy.search.ranking.reference_plans import ReferencePlans
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.covariance import Covariance
@@ -65,12 +65,12 @@ USUAL_GAP = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SearchLabel:
-    """What a search is called, when it began by the wall and by the monotonic clock, and how long it enumerated."""
+    """Name of a search, its begin by the wall and by the monotonic clock, and the seconds until the space was known."""
 
     search_id: str
     created_at: str
     started: float
-    enumerated_s: float
+    enumerated_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class Outcome:
         the plans; without it they stand alone.
     """
 
-    searched: Searched
+    searched: SearchSpace
     frontier: SearchState
     unrestricted: Unrestricted
     advice: Advice | None = None
-    beside: BesidePlans | None = None
+    beside: ReferencePlans | None = None
 
 
 def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: Deadline) -> PlanSet:
@@ -110,18 +110,79 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     reference: Plan | None = None
     divided: list[str] = []
     if frontier.best and beside is not None:
-        reference, near = beside.found()
+        reference, near = beside.result()
         divided = divisibility_warnings(context, near, searched.swept.after_recompute_s)
     bound = proven_bound(frontier, spec.search.objective, identity.ratio)
-    ranked = _ranked(plans[: len(order)], spec.search, bound, covariance_of(profile))
+    for_memory = spec.search.objective == "peak_memory"
+    # Ties are of predicted times: errors of memory are a few percent, and nobody measured which order they leave.
+    covariance = None if for_memory else covariance_of(profile)
+    words = memory_explanation if for_memory else explanation
+    ranked = ranked_plans(plans[: len(order)], spec.search.objective, bound, words, covariance)
     first = min(plans, key=partial(_neutral_order, spec.search.objective), default=None)
     gap = None if first is None else _gap(first, spec.search.objective, bound)
-    proved = gap is not None and gap <= OPTIMAL_GAP
     infeasible: Infeasible | None = None
     if not ranked and not frontier.cancelled and beside is not None:
         infeasible = deadline.describe(lambda: why_infeasible(spec, profile, context, searched))
     valley = deadline.last(lambda: valley_of(searched, order, ranked))
-    out_of_time = deadline.out_of_time
+    relaxation = _relaxation(frontier, spec.search.objective) if bound is not None else ""
+    return plan_set(
+        Searching(spec, identity, label, deadline, solve_s),
+        ranked,
+        Proof(bound, gap, relaxation, OPTIMAL_GAP),
+        cancelled=frontier.cancelled,
+        counts=_counts(searched, frontier),
+        reference=reference,
+        unrestricted=outcome.unrestricted,
+        pareto=pareto_set(plans, ranked),
+        solved=solved_strategies(searched, frontier, identity.ratio),
+        risk=_ranking(advice, order, ranked),
+        fastest=None if first is None else fastest_of(first, ranked, advice),
+        valley=valley,
+        rescaled=identity.measured,
+        features_off={} if beside is None else choice_of(spec, profile).off_everywhere,
+        warnings=(
+            *spec.to_check,
+            *_batch_note(spec, context),
+            *_mode_note(spec),
+            *strategy_note(spec),
+            *_gap_note(spec, gap),
+            *_time_note(spec, out_of_time=deadline.out_of_time),
+            *_floor_note(spec, advice),
+            *slower_than_measured(ranked, identity.measured),
+            *divided,
+        ),
+        infeasible=infeasible,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """A search that found its plans: its spec, identity and clock. solve_s : from the known space to the last plan."""
+
+    spec: Spec
+    identity: Identity
+    label: SearchLabel
+    deadline: Deadline
+    solve_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is proven of the best plan. optimal_gap : the largest gap of a plan that counts as the best there is."""
+
+    bound: float | None
+    gap: float | None
+    relaxation: str
+    optimal_gap: float
+
+
+def plan_set(
+    searching: Searching, ranked: Sequence[Plan], proof: Proof, *, cancelled: bool = False, **further: Any
+) -> PlanSet:
+    """The PlanSet of ranked plans, of pre-training and post-training alike; `further` : its other fields."""
+    spec, identity, label = searching.spec, searching.identity, searching.label
+    out_of_time = searching.deadline.out_of_time
+    proved = proof.gap is not None and proof.gap <= proof.optimal_gap
     return PlanSet(
         search=SearchInfo(
             id=label.search_id,
@@ -131,42 +192,29 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
             engine_version=identity.engine_version,
             created_at=label.created_at,
         ),
-        status=_status(bool(ranked), proved, frontier.cancelled and not (out_of_time and ranked)),
-        reproducible=not out_of_time and spec.search.mode == "reproducible" and not frontier.cancelled,
+        status=_status(bool(ranked), proved, cancelled and not (out_of_time and ranked)),
+        reproducible=not out_of_time and spec.search.mode == "reproducible" and not cancelled,
         optimality=Optimality(
             objective=spec.search.objective,
-            bound=bound,
-            relaxation=_relaxation(frontier, spec.search.objective) if bound is not None else "",
-            gap=gap,
+            bound=proof.bound,
+            relaxation=proof.relaxation,
+            gap=proof.gap,
             proved=proved,
             not_searched=() if context.stack is None else context.stack.not_searched,
         ),
-        counts=_counts(searched, frontier),
-        timing=Timing(enumerate_s=label.enumerated_s, solve_s=solve_s, total_s=time.monotonic() - label.started),
-        plans=tuple(ranked),
-        reference=reference,
-        unrestricted=outcome.unrestricted,
-        pareto=pareto_set(plans, ranked),
-        solved=solved_strategies(searched, frontier, identity.ratio),
-        risk=_ranking(advice, order, ranked),
-        fastest=None if first is None else fastest_of(first, ranked, advice),
-        valley=valley,
-        rescaled=identity.measured,
-        features_off={}
-        if beside is None
-        else choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None).off_everywhere,
-        warnings=(
-            *spec.to_check,
-            *_batch_note(spec, context),
-            *_mode_note(spec),
-            *_strategy_note(spec),
-            *_gap_note(spec, gap),
-            *_time_note(spec, out_of_time=out_of_time),
-            *_floor_note(spec, advice),
-            *slower_than_measured(ranked, identity.measured),
-            *divided,
+        timing=Timing(
+            enumerate_s=label.enumerated_s, solve_s=searching.solve_s, total_s=time.monotonic() - label.started
         ),
-        infeasible=infeasible,
+        plans=tuple(ranked),
+        **further,
+    )
+
+
+def no_plan_in_time(spec: Spec) -> SpecError:
+    """The refusal of a time limit within which no plan was found."""
+    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
+    return SpecError(
+        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
     )
 
 
@@ -189,7 +237,7 @@ def _described(
     return documents
 
 
-def _counts(searched: Searched, frontier: SearchState) -> Counts:
+def _counts(searched: SearchSpace, frontier: SearchState) -> Counts:
     """What became of every strategy of the space."""
     counts = searched.counts
     return Counts(
@@ -216,7 +264,7 @@ def _mode_note(spec: Spec) -> tuple[str, ...]:
     return (Message("ranking.mode_fast_searched_on_cores_another_run_may", cores=cores()),)
 
 
-def _strategy_note(spec: Spec) -> tuple[str, ...]:
+def strategy_note(spec: Spec) -> tuple[str, ...]:
     """That a search does not plan the strategy that stands in its spec, and what does."""
     if spec.strategy is None:
         return ()
@@ -286,17 +334,27 @@ def _status(any_plan: bool, proved: bool, cancelled: bool) -> Status:
     return "optimal" if proved else "feasible"
 
 
-def _ranked(order: Sequence[Plan], search: SearchSpec, bound: float | None, covariance: Covariance) -> list[Plan]:
-    """Plans in order of rank with their gaps, ties and what sets them apart."""
-    for_memory = search.objective == "peak_memory"
+def ranked_plans(
+    order: Sequence[Plan],
+    objective: str,
+    bound: float | None,
+    words: Callable[[Plan, Plan | None], str] = explanation,
+    covariance: Covariance | None = None,
+) -> list[Plan]:
+    """Plans in order of rank with their gaps, ties and what sets them apart: the first from the second, others from it.
+
+    Parameters
+    ----------
+    covariance : of the profile's numbers; None: no ties are told.
+    """
     ranked: list[Plan] = []
     for number, plan in enumerate(order, start=1):
         other = order[1] if number == 1 and len(order) > 1 else (order[0] if number > 1 else None)
-        # Ties are of predicted times: errors of memory are a few percent, and nobody measured which order they leave.
-        tie = None if for_memory else next((first.rank for first in ranked if tied(first, plan, covariance)), None)
-        words = memory_explanation(plan, other) if for_memory else explanation(plan, other)
-        gap = _gap(plan, search.objective, bound)
-        ranked.append(plan.model_copy(update={"rank": number, "tie_with": tie, "gap": gap, "explanation": words}))
+        tie = None
+        if covariance is not None:
+            tie = next((first.rank for first in ranked if tied(first, plan, covariance)), None)
+        changes = {"rank": number, "tie_with": tie, "gap": _gap(plan, objective, bound)}
+        ranked.append(plan.model_copy(update=changes | {"explanation": words(plan, other)}))
     return ranked
 
 
@@ -328,7 +386,9 @@ class LayoutsFound:
     enumerated: int
 
 
-def layouts_found(prepared: Prepared, searched: Searched, frontier: SearchState, advice: Advice | None) -> LayoutsFound:
+def layouts_found(
+    prepared: Prepared, searched: SearchSpace, frontier: SearchState, advice: Advice | None
+) -> LayoutsFound:
     """The strategies of the plans that `search_result.finish` describes, with the gap of those."""
     search, ratio = prepared.spec.search, prepared.identity.ratio
     order, neutral = chosen(frontier, advice, search)

@@ -9,7 +9,7 @@ import numpy as np
 from autodeploy.calibration.evidence import realised_share
 from autodeploy.messages import Message
 from autodeploy.search.ranking.advice import DRAWS
-from autodeploy.search.ranking.diversity import Found, different, outline, valley
+from autodeploy.search.ranking.diversity import ShownPlan, different, outline, valley
 from autodeploy.search.ranking.expected_cost import DAY_S, HOUR_S
 from autodeploy.search.ranking.regret import DEFAULT_PRICE
 from autodeploy.search.ranking.uncertainty import LEAST_P_FITS
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
     from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.frontier import SearchState
-    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.search.ranking.advice import Advice
     from autodeploy.search.ranking.expected_cost import RiskPrice
     from autodeploy.search.ranking.regret import Considered, RiskAdvice
@@ -89,7 +89,7 @@ def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) ->
 
 
 # Every strategy that a search solved, in columns.
-def solved_strategies(searched: Searched, frontier: SearchState, ratio: float) -> SolvedStrategies:
+def solved_strategies(searched: SearchSpace, frontier: SearchState, ratio: float) -> SolvedStrategies:
     """What a search found of each outer strategy that has a plan, in its own order.
 
     ratio : of a measured over its predicted step time, by which predictions are multiplied.
@@ -238,12 +238,12 @@ def fastest_of(first: Plan, ranked: Sequence[Plan], advice: RiskAdvice | None) -
     )
 
 
-def valley_of(searched: Searched, order: Sequence[Solved], ranked: Sequence[Plan]) -> Valley | None:
+def valley_of(searched: SearchSpace, order: Sequence[Solved], ranked: Sequence[Plan]) -> Valley | None:
     """How flat the ground around the fastest plan is."""
     if not ranked:
         return None
     plans = [
-        Found(plan.plan_id, solved.index, plan.step_time_s, len(unproven_in(plan.evidence)))
+        ShownPlan(plan.plan_id, solved.index, plan.step_time_s, len(unproven_in(plan.evidence)))
         for plan, solved in zip(ranked, order, strict=True)
     ]
     return valley(searched.candidates, searched.swept.after_recompute_s, plans)

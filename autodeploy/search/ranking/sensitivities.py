@@ -17,9 +17,9 @@ from autodeploy.space.candidates import concatenate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.costs.steps.scenarios import Scenario
     from autodeploy.search.branch_and_bound.candidate import Solved
-    from autodeploy.search.ranking.uncertainty_set import ErrorBox
+    from autodeploy.search.ranking.uncertainty_set import UncertaintySet
     from cost_models.arrays import Floats
 
 
@@ -33,7 +33,7 @@ class Responses:
     number, and the effects of several numbers multiply.
     """
 
-    box: ErrorBox
+    box: UncertaintySet
     nominal: Floats
     low: Floats
     high: Floats
@@ -71,22 +71,22 @@ class Responses:
         return Responses(self.box, *replaced)
 
 
-def _half_widths(box: ErrorBox) -> Floats:
+def _half_widths(box: UncertaintySet) -> Floats:
     """How far each number's ends are from where it is [numbers]."""
     return np.array([abs(box.at(number, HIGH_QUANTILE)[number.name]) for number in box.numbers])
 
 
-def as_predicted(box: ErrorBox, step_s: Sequence[float]) -> Responses:
+def as_predicted(box: UncertaintySet, step_s: Sequence[float]) -> Responses:
     """Responses of plans of which nothing but the predicted step times is known."""
     none = np.zeros((len(step_s), len(box.numbers)))
     return Responses(box, np.log(np.array(step_s)), none, none)
 
 
 def responses(
-    solved: Sequence[Solved], box: ErrorBox, *, parallel: bool, should_cancel: Callable[[], bool] | None = None
+    solved: Sequence[Solved], box: UncertaintySet, *, parallel: bool, should_cancel: Callable[[], bool] | None = None
 ) -> Responses | None:
     """The responses of plans of any contexts; None where the search was cancelled. parallel: by two processes."""
-    worlds: list[World] = [{}, *box.ends()]
+    worlds: list[Scenario] = [{}, *box.ends()]
     worker = _Timed(solved, box, worlds, should_cancel or (lambda: False))
     parts = _parts_of(box, worlds) if parallel else [list(range(len(worlds)))]
     halves = by_two(worker, _Timed.times, parts, parallel=parallel, should_cancel=should_cancel)
@@ -98,7 +98,7 @@ def responses(
     return responses_of(box, times)
 
 
-def _parts_of(box: ErrorBox, worlds: Sequence[World]) -> list[list[int]]:
+def _parts_of(box: UncertaintySet, worlds: Sequence[Scenario]) -> list[list[int]]:
     """The worlds in two parts of about as much work: worlds that agree on the loads of experts are priced together, in
     the time of three or four others.
     """
@@ -113,7 +113,7 @@ class _Timed:
     """Step times of plans in the worlds of a box."""
 
     def __init__(
-        self, solved: Sequence[Solved], box: ErrorBox, worlds: Sequence[World], stopped: Callable[[], bool]
+        self, solved: Sequence[Solved], box: UncertaintySet, worlds: Sequence[Scenario], stopped: Callable[[], bool]
     ) -> None:
         self._solved, self._box, self._worlds, self.stopped = solved, box, worlds, stopped
         self._layouts = layouts_of_solved(solved)
@@ -131,7 +131,7 @@ class _Timed:
         return times
 
 
-def responses_of(box: ErrorBox, times: Floats) -> Responses:
+def responses_of(box: UncertaintySet, times: Floats) -> Responses:
     """The responses of plans whose step times were evaluated nominally and at the box's ends [plans, 1 + ends]."""
     logs = np.log(times)
     nominal = logs[:, 0]

@@ -25,6 +25,7 @@ from autodeploy.costs.steps.scenarios import sensitivities
 from autodeploy.costs.workload.attention_types import unmeasured_types
 from autodeploy.search.ranking.explanation import holds
 from autodeploy.specs.planset import Plan, Uncertainty
+from autodeploy.specs.tuning import TUNINGS
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from hardware_profiles.covariance import Covariance, FittedFactor
 
 
-# What no record trained: adapters beside a frozen model, and a policy beside its reference.
-ADAPTERS, PREFERENCES = "lora", "dpo"
 Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 DECIMALS = 6  # of a sensitivity, which finite differences know to about as many; + 0.0 makes -0.0 plain
 
@@ -51,8 +50,7 @@ def run_of(candidate: Candidates, context: Context, *, features: bool = True) ->
     used = {each.mechanism for each in measured_features if holds(each.measured, candidate, context)}
     if features:
         used |= unmeasured_types(context.model)
-        used |= {ADAPTERS} if context.adapter_params else set()
-        used |= {PREFERENCES} if context.operators.reference else set()
+        used |= {each.name for each in TUNINGS if context.facts[each.fact]}
     return run_in_context(candidate, context, used)
 
 

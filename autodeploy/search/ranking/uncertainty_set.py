@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.costs.inputs.context import Context
-    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.costs.steps.scenarios import Scenario
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 
 # Points that fill a cube evenly, the same on every machine.
-def even_points(count: int, dimensions: int) -> npt.NDArray[np.float64]:
+def low_discrepancy(count: int, dimensions: int) -> npt.NDArray[np.float64]:
     """The first points of a Kronecker sequence in a unit cube [count, dimensions].
 
     Notes
@@ -65,7 +65,7 @@ _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
-class ErrorBox:
+class UncertaintySet:
     """Uncertain numbers of step time with their covariance [numbers, numbers].
 
     of_memory : numbers that move the peak of memory and no time; they are told, and no draw has them
@@ -76,11 +76,11 @@ class ErrorBox:
     covariance: Floats
     of_memory: tuple[Uncertain, ...] = ()
 
-    def at(self, number: Uncertain, quantile: float) -> World:
+    def at(self, number: Uncertain, quantile: float) -> Scenario:
         """The world in which one number is at a quantile of its own and the others are as they were."""
         return {number.name: _NORMAL.inv_cdf(quantile) * number.log_sigma}
 
-    def ends(self) -> list[World]:
+    def ends(self) -> list[Scenario]:
         """Each number alone at its 10th, then at its 90th percentile: two worlds a number, in their order."""
         return [self.at(number, quantile) for number in self.numbers for quantile in (LOW_QUANTILE, HIGH_QUANTILE)]
 
@@ -90,14 +90,14 @@ class ErrorBox:
         Evenly spread points in ranks, so that each number has all its quantiles once, through the normal distribution,
         without the little correlation that few points have, and through a root of the covariance.
         """
-        ranks = even_points(count, len(self.numbers)).argsort(axis=0).argsort(axis=0)
+        ranks = low_discrepancy(count, len(self.numbers)).argsort(axis=0).argsort(axis=0)
         quantiles = np.array([_NORMAL.inv_cdf((rank + 0.5) / count) for rank in range(count)], dtype=np.float64)
         plain = quantiles[ranks]
         if count > 2 * len(self.numbers):
             plain = _solved(_root(plain.T @ plain / count), plain)
         return np.asarray(np.round(_times(_root(self.covariance), plain), DECIMALS) + 0.0)
 
-    def world(self, draw: Sequence[float] | Floats) -> World:
+    def world(self, draw: Sequence[float] | Floats) -> Scenario:
         """One draw as a world."""
         return {number.name: float(move) for number, move in zip(self.numbers, draw, strict=True)}
 
@@ -107,13 +107,13 @@ class ErrorBox:
         return (low, high) if SHIFTED.intersection(number.multiplies) else (math.exp(low), math.exp(high))
 
 
-def error_box(profile: Profile, context: Context) -> ErrorBox:
+def uncertainty_set(profile: Profile, context: Context) -> UncertaintySet:
     """All that is uncertain about the step times of a spec, as its context reads it."""
     fitted, covariance = fitted_numbers(profile, context)
     others = prior_numbers(profile, context)
     whole = np.diag([0.0] * len(fitted) + [number.log_sigma**2 for number in others])
     whole[: len(fitted), : len(fitted)] = covariance
-    return ErrorBox((*fitted, *others), whole, numbers_of_memory(profile, context))
+    return UncertaintySet((*fitted, *others), whole, numbers_of_memory(profile, context))
 
 
 def _times(root: Floats, points: Floats) -> Floats:

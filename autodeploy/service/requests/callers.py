@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from autodeploy.kit.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
 from autodeploy.messages import Message
-from autodeploy.service.store.base import new_audit_id, new_key_id, now_in
+from autodeploy.service.store.base import Page, new_audit_id, new_key_id, now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.keys import ApiKeys, Sessions
 from autodeploy.service.store.retention import prune_audit
@@ -379,16 +379,7 @@ class AuditEntry:
     detail: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """A piece of the log, newest first. `next_after` continues it."""
-
-    items: tuple[AuditEntry, ...]
-    has_more: bool
-
-    @property
-    def next_after(self) -> str | None:
-        return self.items[-1].id if self.has_more else None
+AuditPage = Page[AuditEntry]
 
 
 class AuditLog:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.service.runner.planning import Planner
     from autodeploy.specs.plan_details import Comparison
 
@@ -310,7 +310,7 @@ FIELD_HINTS = {
 }
 
 
-def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], Imported]:
+def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], ImportResult]:
     """The spec in a pasted file, and what was read.
 
     Parameters

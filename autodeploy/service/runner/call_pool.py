@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing")
 
 
-class CallTurns(Generic[Thing]):
+class RoundRobin(Generic[Thing]):
     """Things that one caller uses at a time, and the callers who wait for one.
 
     Parameters
@@ -148,7 +148,7 @@ class CallPool:
         self._searching: set[str] = set()
         self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
         places = settings.call_processes * (1 + MAX_WAITING_PER_PROCESS)
-        self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
+        self._turns = RoundRobin(self._processes, places=places, places_of_key=max(2, places // 2))
 
     @property
     def num_processes(self) -> int:

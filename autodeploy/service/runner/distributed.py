@@ -20,7 +20,7 @@ from autodeploy.service.runner.planning import PLANNER
 from autodeploy.service.runner.processes import SearchProcess
 from autodeploy.service.runner.procrastinate_queue import JobReceiver, JobSender
 from autodeploy.service.runner.runner import SearchTally, slot_rules
-from autodeploy.service.runner.workers import Presence
+from autodeploy.service.runner.workers import WorkerHeartbeat
 from autodeploy.service.store.base import now_in
 from autodeploy.service.store.queue import Queue
 
@@ -110,9 +110,9 @@ STUCK_S = 1.0
 class JobSendingRunner:
     """The runner of a server whose searches run in workers."""
 
-    presence: Presence | None = None
+    presence: WorkerHeartbeat | None = None
 
-    def __init__(self, presence: Presence | None = None) -> None:
+    def __init__(self, presence: WorkerHeartbeat | None = None) -> None:
         self._sender = JobSender()
         self.presence = presence
         self.tally = SearchTally()
@@ -165,7 +165,7 @@ class WorkerRunner(JobSendingRunner):
         )
         self._stuck = 0  # spells in a row that ended before anybody looked into the queue
         self._begun_s = self._busy_s = 0.0
-        self.presence = Presence(
+        self.presence = WorkerHeartbeat(
             database,
             settings,
             self._owner,

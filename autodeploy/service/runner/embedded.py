@@ -16,7 +16,7 @@ from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER
 from autodeploy.service.runner.processes import SearchProcess
 from autodeploy.service.runner.runner import SearchTally, slot_rules
-from autodeploy.service.runner.workers import Presence
+from autodeploy.service.runner.workers import WorkerHeartbeat
 from autodeploy.service.store.base import now_in
 from autodeploy.service.store.database import DATABASE_ERRORS, Database
 from autodeploy.service.store.queue import Claim, Queue
@@ -46,7 +46,7 @@ class EmbeddedRunner:
             _Slot(self, SearchProcess(settings, planner, self.tally), number=number)
             for number in range(settings.workers)
         ]
-        self.presence = Presence(
+        self.presence = WorkerHeartbeat(
             database,
             settings,
             self._owner,

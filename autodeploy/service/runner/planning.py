@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.costs.inputs.context import Context
-    from autodeploy.costs.steps.scenarios import Moved, World
+    from autodeploy.costs.steps.scenarios import Perturbation, Scenario
     from autodeploy.search.branch_and_bound.search_space import SearchSize
     from autodeploy.search.planner import LaunchRules, Progress
     from autodeploy.space.candidates import Candidates
@@ -61,7 +61,7 @@ class Planner(Protocol):
         """A plan of this spec predicted once more, under the overlay that the spec has now."""
 
     def breakdowns_in(
-        self, spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]
+        self, spec: Spec, plan: Plan, numbers: Sequence[Perturbation], worlds: Sequence[Scenario]
     ) -> list[Breakdown]:
         """The parts of the step of `reestimate` alone, in each world in which these numbers have moved."""
 

@@ -11,7 +11,7 @@ from autodeploy.service.store.queue_state import SlotRules
 
 if TYPE_CHECKING:
     from autodeploy.kit.settings import Settings
-    from autodeploy.service.runner.workers import Presence
+    from autodeploy.service.runner.workers import WorkerHeartbeat
     from autodeploy.service.store.database import Session
 
 
@@ -129,7 +129,7 @@ class JobRunner(Protocol):
         """What became of the searches that this process ran."""
 
     @property
-    def presence(self) -> Presence | None:
+    def presence(self) -> WorkerHeartbeat | None:
         """What this process says of itself in the database; None where it says nothing."""
 
     def stop(self) -> None:

@@ -98,7 +98,7 @@ FORGOTTEN_AFTER = timedelta(days=1)
 log = logging.getLogger(__name__)
 
 
-class Presence:
+class WorkerHeartbeat:
     """A thread that tells of one process.
 
     Parameters

@@ -21,7 +21,7 @@ from autodeploy.service.clusters.overlays import (
     without_overlay,
 )
 from autodeploy.service.requests.callers import ANYONE, Principal
-from autodeploy.service.store.base import new_run_id, now_in
+from autodeploy.service.store.base import Page, new_run_id, now_in
 from autodeploy.service.store.plan_rows import read_plan
 from autodeploy.service.store.runs import Runs, changed
 from autodeploy.service.store.searches import Searches
@@ -94,16 +94,7 @@ class RunView:
         return None if measured_s is None else self.predicted_low_s <= measured_s <= self.predicted_high_s
 
 
-@dataclass(frozen=True, slots=True)
-class RunPage:
-    """A piece of the ledger, newest first. `next_after` continues it."""
-
-    items: tuple[RunView, ...]
-    has_more: bool
-
-    @property
-    def next_after(self) -> str | None:
-        return self.items[-1].id if self.has_more else None
+RunPage = Page[RunView]
 
 
 @dataclass(frozen=True, slots=True)

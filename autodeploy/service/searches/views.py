@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.service.store import queue_state
-from autodeploy.service.store.base import now_in
+from autodeploy.service.store.base import Page, now_in
 from autodeploy.service.store.queue_state import SHORT_S, Running, Slots, Waiting, next_search
 from autodeploy.service.store.tables import DEFAULT_TEAM
 from autodeploy.specs.planset import FINISHED
@@ -230,16 +230,7 @@ class SearchSummary:
     team: str
 
 
-@dataclass(frozen=True, slots=True)
-class SearchPage:
-    """A piece of the list. `next_after` continues it."""
-
-    items: tuple[SearchSummary, ...]
-    has_more: bool
-
-    @property
-    def next_after(self) -> str | None:
-        return self.items[-1].id if self.has_more else None
+SearchPage = Page[SearchSummary]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import JSON, DateTime, Double, MetaData, TypeDecorator
 from sqlalchemy.orm import DeclarativeBase
@@ -25,6 +26,28 @@ NAMING_CONVENTION = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
+
+
+class Identified(Protocol):
+    """An item of a list, which continues after its id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Identified)
+
+
+@dataclass(frozen=True)  # of slots the generic alias could not make one
+class Page(Generic[Item]):
+    """A piece of a list. `next_after` continues it; None at the end."""
+
+    items: tuple[Item, ...]
+    has_more: bool
+
+    @property
+    def next_after(self) -> str | None:
+        return self.items[-1].id if self.has_more else None
 
 
 def to_json(value: Any) -> str:

@@ -34,7 +34,7 @@ LOCKS = {"housekeeping": 7_205_384_002}
 
 
 @contextmanager
-def my_turn(database: Database, work: str) -> Iterator[bool]:
+def try_lock(database: Database, work: str) -> Iterator[bool]:
     """Whether this process may do the work now: nobody else that uses the database does, until the block ends.
 
     PostgreSQL keeps the lock for as long as its connection lives. For an SQLite file it is one on a file beside it: to
@@ -160,7 +160,7 @@ class Housekeeper:
     def clean(self) -> int | None:
         """Deletes what is too old; how many searches, None where another process is at it."""
         now, settings = self._database.now(), self._settings
-        with my_turn(self._database, "housekeeping") as has_turn:
+        with try_lock(self._database, "housekeeping") as has_turn:
             if not has_turn:
                 return None
             with self._database.write() as session:

@@ -36,7 +36,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class OverheadFit:
-    """What is fitted to the steps of a framework. log_sigma : of a row's speed, what else is not known included."""
+    """Numbers fitted to the steps of a framework. log_sigma : of a row's speed, what else is not known included."""
 
     framework: str
     constants: tuple[Constant, ...]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.http.event_broadcast import Following
+from api.http.event_broadcast import EventBroadcast
 from autodeploy.kit.errors import StorageFullError
 from autodeploy.service.store.events import Event
 
@@ -40,12 +40,12 @@ class Stored:
         return [Event(seq, NOW, "status", {}) for seq in range(min(seen, self.last) + 1, self.last + 1)]
 
 
-def following(stored: Stored) -> tuple[Following, threading.Event]:
+def following(stored: Stored) -> tuple[EventBroadcast, threading.Event]:
     stopping = threading.Event()
-    return Following(stored, stopping), stopping  # type: ignore[arg-type]
+    return EventBroadcast(stored, stopping), stopping  # type: ignore[arg-type]
 
 
-async def heard(followed: Following, seen: int, search_id: str = "srch_1") -> list[int]:
+async def heard(followed: EventBroadcast, seen: int, search_id: str = "srch_1") -> list[int]:
     """Numbers of all events until there are no more."""
     numbers: list[int] = []
     async with asyncio.timeout(PATIENCE_S):

@@ -13,7 +13,7 @@ import pytest
 from autodeploy.calibration.fit import PRIOR_WIDTHS
 from autodeploy.calibration.overlays import covariance_of
 from autodeploy.costs.inputs.build_context import profile_of, spec_context
-from autodeploy.search.ranking.uncertainty_set import ErrorBox, error_box, even_points
+from autodeploy.search.ranking.uncertainty_set import UncertaintySet, low_discrepancy, uncertainty_set
 from autodeploy.specs.reading import read_spec_document
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import list_profiles
@@ -35,7 +35,9 @@ DECIDES = {
 
 
 @cache
-def box_of(profile: str = "ascend-800t-a2", model: str = "qwen3-30b-a3b", npus: int = 32, **training: Any) -> ErrorBox:
+def box_of(
+    profile: str = "ascend-800t-a2", model: str = "qwen3-30b-a3b", npus: int = 32, **training: Any
+) -> UncertaintySet:
     document = {
         "model": model,
         "cluster": {"profile": profile, "num_npus": npus},
@@ -43,7 +45,7 @@ def box_of(profile: str = "ascend-800t-a2", model: str = "qwen3-30b-a3b", npus: 
     }
     spec = read_spec_document(document)
     hardware = profile_of(spec.cluster)
-    return error_box(hardware, spec_context(spec, hardware, frozenset()))
+    return uncertainty_set(hardware, spec_context(spec, hardware, frozenset()))
 
 
 @pytest.mark.parametrize("profile", list_profiles())
@@ -145,10 +147,10 @@ def test_draws_are_the_same_everywhere_and_have_the_covariance() -> None:
 
 
 def test_points_of_the_sequence() -> None:
-    points = even_points(3, 2)
+    points = low_discrepancy(3, 2)
     assert points[:, 0] == pytest.approx([0.414214, 0.828427, 0.242641], abs=1e-6)
     assert points[:, 1] == pytest.approx([0.732051, 0.464102, 0.196152], abs=1e-6)
-    many = even_points(200, 24)
+    many = low_discrepancy(200, 24)
     assert many.min() > 0.0
     assert many.max() < 1.0
     assert np.abs(np.corrcoef(many.T) - np.eye(24)).max() < 0.25

@@ -12,7 +12,7 @@ from autodeploy.costs.inputs.build_context import profile_of, spec_context
 from autodeploy.costs.steps.one_strategy import Estimated, estimated, estimated_with_slopes
 from autodeploy.costs.steps.scenarios import context_in, sensitivities, step_times_in
 from autodeploy.search.ranking.uncertainty import factors_of
-from autodeploy.search.ranking.uncertainty_set import ErrorBox, error_box
+from autodeploy.search.ranking.uncertainty_set import UncertaintySet, uncertainty_set
 from autodeploy.space.candidates import concatenate
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
@@ -71,11 +71,11 @@ def prepared(
 
 
 @cache
-def plans(profile: str) -> tuple[list[Estimated], ErrorBox, dict[str, np.ndarray], np.ndarray]:
+def plans(profile: str) -> tuple[list[Estimated], UncertaintySet, dict[str, np.ndarray], np.ndarray]:
     """The strategies with their box: step times at the ends of each number [plans, low and high], and nominal ones."""
     found = prepared(profile)
     context = found[0].context
-    box = error_box(profile_of(read_spec_document(document(profile)).cluster), context)
+    box = uncertainty_set(profile_of(read_spec_document(document(profile)).cluster), context)
     batch, layouts = concatenate([each.candidate for each in found]), [each.layout for each in found]
     times = step_times_in(batch, context, layouts, box.numbers, [{}, *box.ends()])
     ends = {number.name: times[:, 1 + 2 * n : 3 + 2 * n] for n, number in enumerate(box.numbers)}
@@ -104,7 +104,7 @@ def test_an_estimate_with_slopes_is_each_alone_to_the_bit(profile: str) -> None:
             np.testing.assert_equal(getattr(found.estimate, name), value, err_msg=name)
 
 
-def estimated_in(plan: Estimated, box: ErrorBox, world: dict[str, float]) -> float:
+def estimated_in(plan: Estimated, box: UncertaintySet, world: dict[str, float]) -> float:
     """Step time of a plan by the ordinary way, in a context that has moved."""
     times = step_times_in(plan.candidate, context_in(plan.context, box.numbers, world), [plan.layout], (), [{}])
     return float(times[0, 0]) if not any(world.values()) else float("nan")

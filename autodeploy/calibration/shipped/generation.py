@@ -1,21 +1,22 @@
-"""Fitting the numbers of generation to measured serving: few, with physical meaning and priors; never one of a row.
-
-Free are five numbers of a system (weights, cache, all-reduce, prefill, issue) and the constant of a layer by mode and
-tensor-parallel degree, shared by all engines, from which an engine's own may stray a little. What records say nothing
-of stays at its prior.
-"""
+"""Numbers of generation: fitted to served tokens, and written to the profiles that ship."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.calibration.evidence import GENERATION_FILE
 from autodeploy.calibration.fit import FitParameter, differences, fit
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.validation import alike_records, batch_of, service_of
 from autodeploy.costs.prediction_spread import Z80
+from autodeploy.kit.yaml_text import profile_text
+from autodeploy.specs.measurements import generation_records
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from cost_models.generation import Generation
     from hardware_profiles.generation import GenerationNumbers, Number
+
 
 FREE = ("weights", "cache", "all_reduce", "prefill", "issue_us")
 NOISE = 0.06  # log standard deviation of a measured time: what repeats and unknown settings of engines leave
@@ -57,13 +59,13 @@ def batches_of(records: Sequence[GenerationRecord], numbers: GenerationNumbers |
 
 
 def own_of(batch: Batch) -> Own:
-    """What a constant of a layer is of."""
+    """Part of a layer that a constant is of."""
     layout = batch.records[0].generation
     return layout.engine, batch.generator.mode, layout.tp
 
 
 def seconds_measured(record: GenerationRecord) -> float:
-    """What the fit compares: the time per output token [s], else that of a token per die."""
+    """Quantity that the fit compares: the time per output token [s], else that of a token per die."""
     measured = record.measured
     if measured.tpot_ms is not None:
         return measured.tpot_ms / 1e3
@@ -199,3 +201,67 @@ def sigma_of(number: Number) -> float:
 def text(key: tuple[object, ...]) -> str:
     """A key as one word: mode and degree, with the engine before them."""
     return "/".join(str(part) for part in key)
+
+
+LEAST_FITTED = 12  # measurements of a time per output token that a system's numbers are fitted to
+HEADING = "Made by `make generation`: fitted to measured serving. Edit the priors or the measurements, not this."
+
+
+def shipped_generation() -> list[GenerationRecord]:
+    """All measurements of serving that ship with the product."""
+    return generation_records(Path(str(files("autodeploy.calibration").joinpath("records", GENERATION_FILE))))
+
+
+def records_of(records: Sequence[GenerationRecord], profile: str) -> list[GenerationRecord]:
+    """Those of one system, in order."""
+    return [record for record in records if record.cluster.profile == profile]
+
+
+def fitted_systems(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
+    """Systems with enough measured times per output token, sorted."""
+    timed = [record.cluster.profile for record in records if record.measured.tpot_ms is not None]
+    return tuple(sorted(name for name in set(timed) if timed.count(name) >= LEAST_FITTED))
+
+
+def overlay_of_fit(fitted: GenerationFit, profile: str, count: int) -> dict[str, Any]:
+    """A fit as the file that lies over the priors of a system."""
+    prior = generation_numbers(load_profile(profile), calibrated=False)
+    source = f"MAP fit to {count} measurements of serving on {profile}"
+
+    def entry(value: float, before: float, sigma: float, unit: str, upper: float = math.inf) -> dict[str, Any]:
+        wide = math.exp(Z80 * sigma)
+        return {
+            "value": rounded(value),
+            "unit": unit,
+            "kind": "fitted",
+            "source": source,
+            "interval": [rounded(value / wide), rounded(min(value * wide, upper))],
+            "note": f"factor {rounded(value / before)} on the prior, +- {100 * sigma:.0f} %",
+        }
+
+    overlay: dict[str, Any] = {"profile": profile, "numbers": {}, "layer_us": {}, "engines": {}}
+    for name, value in fitted.numbers.items():
+        term, before = GENERATION_TERMS[name], prior.value(name)
+        overlay["numbers"][name] = entry(value, before, fitted.deviations[name], term.unit, term.upper)
+    for (mode, tp), value in fitted.layers.items():
+        before = prior.layer("", mode, tp).value  # type: ignore[arg-type]
+        overlay["layer_us"].setdefault(mode, {})[tp] = entry(value, before, fitted.deviations[text((mode, tp))], "us")
+    for (engine, mode, tp), value in fitted.engines.items():
+        shared = fitted.layers[mode, tp]
+        sigma = fitted.deviations[text((engine, mode, tp))]
+        note = f"factor {rounded(value / shared)} on that of all engines"
+        number = entry(value, shared, sigma, "us") | {"note": note}
+        overlay["engines"].setdefault(engine, {}).setdefault(mode, {})[tp] = number
+    return overlay
+
+
+def write_generation(folder: Path, records: Sequence[GenerationRecord]) -> dict[str, GenerationFit]:
+    """Fit every system again and write its file."""
+    done = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in fitted_systems(records):
+        own = records_of(records, name)
+        done[name] = fit_generation(own, name)
+        text_of = profile_text(overlay_of_fit(done[name], name, len(own)), HEADING)
+        (folder / f"{name}.yaml").write_text(text_of, encoding="utf-8")
+    return done

@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.specs.reading import read_spec_document, slips
+from autodeploy.specs.reading import common_mistakes, read_spec_document
 
 
 def document(cluster: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:
@@ -81,4 +81,4 @@ def test_dies_counted_as_cards() -> None:
     (said,) = told(given)
     assert said.startswith("the strategy has 256 ranks, but 256 cards have 2 dies each")
     assert in_language(said, "zh") != said
-    assert [slip.path for slip in slips(read_spec_document(given))] == ["/cluster/num_npus"]
+    assert [slip.path for slip in common_mistakes(read_spec_document(given))] == ["/cluster/num_npus"]

@@ -1,4 +1,4 @@
-"""`python -m docs.shipped_calibration`: make the shipped overlays and the coverage table anew."""
+"""`python -m autodeploy.calibration.shipped`: make the shipped overlays and the coverage table anew."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docs.shipped_calibration.shipped import shipped_records, write_shipped
+from autodeploy.calibration.shipped.tables import shipped_records, write_shipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.specs.record import Record
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OVERLAYS = ROOT / "hardware_profiles" / "data" / "calibrated"
 COVERAGE = ROOT / "autodeploy" / "costs" / "coverage.json"
 

@@ -1,20 +1,76 @@
-"""Spreads of left-out residuals for the coverage table, by class of run."""
+"""Spreads of prediction errors by class of run, and the coverage of intervals."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.calibration.families import family_of
 from autodeploy.calibration.overlays import rounded
-from autodeploy.costs.prediction_spread import MEMORY_PER_DOUBLING, Z80, class_variance, classes_of_run, names_of
+from autodeploy.calibration.profile_fit import configuration_of
+from autodeploy.calibration.record_prediction import measured_step_s, record_candidate, runnable, tokens_of
+from autodeploy.costs.prediction_spread import (
+    MEMORY_PER_DOUBLING,
+    TABLES,
+    Z80,
+    class_variance,
+    classes_of_run,
+    names_of,
+    run_of_axes,
+)
+from autodeploy.costs.workload.flops import mfu
+from autodeploy.specs.software import features_of
+from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
+
+
+def run_row(record: Record) -> dict[str, Any]:
+    """Run of a record in the axes of the coverage table."""
+    profile = load_profile(record.cluster.profile, calibrated=False)
+    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
+    axes = record_candidate(runnable(record, profile), ranks, profile.vendor).axes_at(0)
+    return {
+        "id": record.id,
+        "configuration": hashlib.sha256(configuration_of(record).encode()).hexdigest()[:8],
+        "model": record.model.name,
+        "model_family": family_of(record),
+        "family": profile.family,
+        "vendor_family": profile.family.split("-")[0],
+        "device": record.cluster.device or profile.default_device,
+        "npus": record.cluster.num_npus,
+        "precision": record.training.precision,
+        "mfu": None if (share := mfu_of(record)) is None else rounded(share, 4),
+        **run_of_axes(
+            axes,
+            moe=record.model.is_moe,
+            ranks=ranks,
+            node_ranks=profile.ranks_per_node,
+            seq_length=record.training.seq_length,
+            features=features_of(record),
+        ),
+    }
+
+
+def mfu_of(record: Record) -> float | None:
+    """Measured utilisation in the convention of plans; None where the chip has no peak of the format or no time."""
+    profile = load_profile(record.cluster.profile, calibrated=False)
+    peak = profile.device(record.cluster.device).peak_flops.get(record.training.precision)
+    step_s = measured_step_s(record)
+    if peak is None or step_s is None:
+        return None
+    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
+    return mfu(record.model, record.training.seq_length, tokens_of(record) / step_s / ranks, peak)
+
 
 LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record
 LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones
@@ -24,7 +80,7 @@ INTERVAL_COVERAGE = 0.8
 
 @dataclass(frozen=True)
 class ClassSpread:
-    """What the records of a class left over when their families were left out.
+    """Errors that the records of a class left over when their families were left out.
 
     parameter_variance : the part of log_sigma squared that comes from the parameters of the fits that predicted them.
     """
@@ -115,7 +171,7 @@ def class_spreads(
 
 
 def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], residuals: Floats) -> dict[str, Any]:
-    """What the coverage table says of memory: spread by class, and what the records ran.
+    """Memory in the coverage table: spread by class, and runs of the records.
 
     Parameters
     ----------
@@ -131,3 +187,13 @@ def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], resi
             classes[name] = {"log_sigma": rounded(log_sigma_of(of_class)), "n": len(of_class)}
     kept = ("vendor_family", *MEMORY_PER_DOUBLING, "features")
     return {"classes": classes, "records": [{name: row[name] for name in kept} for row in rows]}
+
+
+@contextmanager
+def covering(table: Mapping[str, Any]) -> Iterator[None]:
+    """The table is in use while the context lasts."""
+    TABLES.append((table, {}))
+    try:
+        yield
+    finally:
+        TABLES.pop()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autodeploy.costs.steps.one_strategy import candidate_of
-from autodeploy.search.ranking.diversity import Found, different, outline, valley
+from autodeploy.search.ranking.diversity import ShownPlan, different, outline, valley
 from autodeploy.space.candidates import Candidates, concatenate
 from autodeploy.specs.strategy import Strategy
 
@@ -56,7 +56,7 @@ def test_the_valley_holds_estimates_against_estimates_and_plans_against_plans() 
         {"tp": 4, "pp": 4, "ep": 16, "micro_batch_size": 2},
     )
     estimated_s = np.array([102.0, 100.0, 102.9, np.inf, 110.0])
-    found = (Found("p_first", 0, 90.0, 2), Found("p_second", 1, 93.0, 1), Found("p_third", 4, 91.0, 2))
+    found = (ShownPlan("p_first", 0, 90.0, 2), ShownPlan("p_second", 1, 93.0, 1), ShownPlan("p_third", 4, 91.0, 2))
     told = valley(space, estimated_s, found)
     assert told is not None
     # The plan of the second is 3.3 % slower than the best plan, the third was not solved, the last was solved well.
@@ -68,7 +68,7 @@ def test_the_valley_holds_estimates_against_estimates_and_plans_against_plans() 
 
 def test_the_plan_with_the_fewest_bets_is_named() -> None:
     space = candidates({"tp": 4, "ep": 8}, {"tp": 2, "ep": 8}, {"tp": 2, "ep": 16})
-    found = (Found("p_first", 0, 90.0, 2), Found("p_second", 1, 91.0, 1), Found("p_third", 2, 99.0, 0))
+    found = (ShownPlan("p_first", 0, 90.0, 2), ShownPlan("p_second", 1, 91.0, 1), ShownPlan("p_third", 2, 99.0, 0))
     told = valley(space, np.array([100.0, 100.0, 120.0]), found)
     assert told is not None
     assert told.fewest_unproven == "p_second"

@@ -12,7 +12,7 @@ from autodeploy.costs.layers.unit_costs import unit_costs
 from autodeploy.costs.stages.step_classes import Priced, step_classes
 from autodeploy.costs.steps.estimate import Estimate, Layout, estimate_layout, template_layers
 from autodeploy.costs.steps.scenarios import breakdowns_in, context_in, step_times_in
-from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.specs.strategy import ChoiceKey
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
 from tests.support.examples import examples
@@ -33,7 +33,7 @@ def test_every_world_is_the_estimate_in_its_context_to_the_bit(data: st.DataObje
     """Whatever else is evaluated together with it; a world of zeros is the nominal time."""
     context = context_in(case.context, (), {})
     assert context.profile is not None
-    box = error_box(context.profile, context)
+    box = uncertainty_set(context.profile, context)
     drawn = [data.draw(degrees(case)) for _ in range(2)]
     layouts = []
     for d in drawn:

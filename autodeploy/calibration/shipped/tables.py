@@ -1,4 +1,4 @@
-"""The calibrated overlays and the coverage table that ship with the product: made from the shipped records."""
+"""Tables that ship: overlays of profiles, those carried to chips without runs, and coverage."""
 
 from __future__ import annotations
 
@@ -11,27 +11,48 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.profile_fit import Calibration, calibrate, configuration_of, overlay_of
+from autodeploy.calibration.fit import link_parameters
+from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, rounded
+from autodeploy.calibration.profile_fit import Calibration, calibrate, configuration_of, overlay_of, source_of
+from autodeploy.calibration.record_prediction import fits_time, memory_regime, predict_record
+from autodeploy.calibration.shipped.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table, run_row
+from autodeploy.calibration.shipped.left_out_widths import projected, variances_of, width_table
+from autodeploy.calibration.shipped.strategy_groups import gains, ranks_per_doubling, realised_of, rehearsals
 from autodeploy.costs.prediction_spread import REPEAT_NOISE
 from autodeploy.kit.yaml_text import profile_text
 from autodeploy.specs.record import Record, read_records
 from autodeploy.specs.software import release_of
-from docs.shipped_calibration.carried import carried_overlay
-from docs.shipped_calibration.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table
-from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
-from docs.shipped_calibration.realised import gains, realised_of
-from docs.shipped_calibration.refits import projected, variances_of
-from docs.shipped_calibration.run_rows import run_row
 from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cost_models.arrays import Floats
+    from hardware_profiles.profile import Profile
     from hardware_profiles.schema import CalibrationOrigin
-from autodeploy.calibration.record_prediction import fits_time, memory_regime, predict_record
-from docs.shipped_calibration.left_out_widths import width_table
+
+
+def carried_overlay(calibration: Calibration, target: Profile) -> dict[str, Any]:
+    """The overlay of another profile that the factors of a fit are carried over to.
+
+    Its numbers are assumed, not fitted, where no record ran on it. The factors of links stay behind: the marginal
+    covariance of the others, and every tier of the device as uncertain as before any run.
+    """
+    fit, source, kind = calibration.fit, source_of(calibration), "fitted"
+    if not any(record.cluster.profile == target.name for record in calibration.records):
+        source, kind = f"carried over from {calibration.profile.name}: {source}", "assumed"
+    kept = [n for n, p in enumerate(fit.parameters) if not p.multiplies_any("link_")]
+    links = link_parameters(tier.name for tier in target.tiers)
+    matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
+    matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]
+    covariance = covariance_of_matrix((*(fit.parameters[n] for n in kept), *links), matrix, source)
+    moved = fit.moved()
+    return {
+        "profile": target.name,
+        **overlay_numbers(target, (moved[n] for n in kept), kind=kind, source=source),
+        "covariance": covariance.model_dump(mode="json", exclude_defaults=True),
+    }
+
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
 RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from autodeploy.kit.errors import LimitError, OverloadError
-from autodeploy.service.runner.call_pool import CallTurns
+from autodeploy.service.runner.call_pool import RoundRobin
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ class Callers:
     """Callers that hold the one thing until they are told to let go."""
 
     def __init__(self, *, places: int = 20, places_of_key: int = 10) -> None:
-        self.turns = CallTurns(["thing"], places=places, places_of_key=places_of_key)
+        self.turns = RoundRobin(["thing"], places=places, places_of_key=places_of_key)
         self.served: list[str] = []
         self._may_end = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
@@ -91,7 +91,7 @@ def test_a_turn_that_does_not_come_in_time_leaves_no_trace():
 
 
 def test_a_call_that_fails_gives_its_turn_back():
-    turns = CallTurns(["thing"], places=2, places_of_key=1)
+    turns = RoundRobin(["thing"], places=2, places_of_key=1)
     for _ in range(3):
         with pytest.raises(ValueError, match="no"), turns.turn("a", 1.0):
             raise ValueError("no")

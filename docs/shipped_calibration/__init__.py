@@ -1,1 +1,0 @@
-"""What makes the fitted numbers that ship, and the coverage table, from the shipped records: `make calibrate`."""
