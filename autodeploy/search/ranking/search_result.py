@@ -128,7 +128,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     return plan_set(
         Searching(spec, identity, label, deadline, solve_s),
         ranked,
-        Proof(bound, gap, relaxation, OPTIMAL_GAP),
+        Proof(bound, gap, relaxation, OPTIMAL_GAP, () if context.stack is None else context.stack.not_searched),
         cancelled=frontier.cancelled,
         counts=_counts(searched, frontier),
         reference=reference,
@@ -168,12 +168,15 @@ class Searching:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven of the best plan. optimal_gap : the largest gap of a plan that counts as the best there is."""
+    """What is proven of the best plan. optimal_gap : the largest gap of a plan that counts as the best there is.
+    not_searched : what the release launches beside the strategies that it holds for.
+    """
 
     bound: float | None
     gap: float | None
     relaxation: str
     optimal_gap: float
+    not_searched: tuple[str, ...] = ()
 
 
 def plan_set(
@@ -200,7 +203,7 @@ def plan_set(
             relaxation=proof.relaxation,
             gap=proof.gap,
             proved=proved,
-            not_searched=() if context.stack is None else context.stack.not_searched,
+            not_searched=proof.not_searched,
         ),
         timing=Timing(
             enumerate_s=label.enumerated_s, solve_s=searching.solve_s, total_s=time.monotonic() - label.started
