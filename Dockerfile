@@ -1,6 +1,8 @@
 # One image for the API, the worker and the migrations, on x86-64 and aarch64. See docs/how-to/deploy.md.
+# Pinned: docker build --build-arg PYTHON_IMAGE=python:3.11.13-slim-bookworm@sha256:...
+ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
 
-FROM python:3.11.13-slim-bookworm AS build
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
 COPY requirements.lock pyproject.toml README.md LICENSE NOTICE ./
 COPY .ci/runtime_lock.py .ci/
@@ -19,7 +21,7 @@ COPY api api
 RUN tools/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
  && /opt/autodeploy/bin/pip install --no-cache-dir --no-deps --no-index wheels/*.whl
 
-FROM python:3.11.13-slim-bookworm
+FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/autodeploy /opt/autodeploy
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/autodeploy autodeploy
 USER 10001

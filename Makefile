@@ -72,6 +72,7 @@ coverage: $(STAMP) ## Run the tests in one process, list what none reaches; TEST
 
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
 	@$(BIN)/python -m tests.benchmarks
+	@$(BIN)/python -m tests.benchmarks.stored_searches
 	@AUTODEPLOY_TIMED=1 $(BIN)/python -m pytest -q tests/ui/test_page_speed.py
 
 # With torch, in an environment of its own inside the first: nothing else needs it. TORCH_PYTHON= names another.
@@ -83,6 +84,8 @@ $(VENV)/probe/bin/python: | $(STAMP)
 
 soak: $(STAMP) $(TORCH_PYTHON) ## Run many faults, much load, bad input, a large database and real training; one JSON line a figure
 	@$(BIN)/python -m tests.soak
+	@$(BIN)/python -m tests.soak.neighbours
+	@$(BIN)/python -m tests.soak.greedy
 	@$(BIN)/python -m tests.soak.real_training --python $(TORCH_PYTHON)
 
 recommended: $(STAMP) ## Hold what is recommended against searches with a feature forced or axes fixed; one JSON line each

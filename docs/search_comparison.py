@@ -24,7 +24,7 @@ from autodeploy.search.choices.layouts import templates, to_layout
 from autodeploy.search.placement.evaluate import Evaluator
 from autodeploy.search.placement.solve import greedy
 from autodeploy.search.planner import budget_of, estimate, prepare
-from autodeploy.search.ranking.reference_plans import plain_start
+from autodeploy.search.ranking.reference_plans import baseline_1f1b
 from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
@@ -102,7 +102,7 @@ def searched_case(name: str, spec: Spec) -> Case:
             script = estimate(spec)
         except SpecError:
             script = None
-    even = plain_start(prepared.spec, prepared.profile, prepared.context, prepared.identity)
+    even = baseline_1f1b(prepared.spec, prepared.profile, prepared.context, prepared.identity)
     return Case(
         name,
         spec,

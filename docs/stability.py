@@ -24,7 +24,7 @@ from autodeploy.search.ranking.explanation import degrees
 from autodeploy.search.ranking.uncertainty import LEAST_P_FITS, memory_spread_of
 from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.spec import Spec, parse_spec
-from docs.other_worlds import Planned
+from docs.scenarios import Planned
 from docs.schema_tables import table
 
 if TYPE_CHECKING:

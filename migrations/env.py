@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from alembic import context
+from sqlalchemy import Column
 
 from autodeploy.service.store.base import Base, UtcDateTime
 
@@ -19,6 +20,11 @@ def include_name(name: str | None, kind: str, _parents: Any) -> bool:
     return kind != "table" or name is None or not name.startswith("procrastinate_")
 
 
+def include_object(thing: Any, _name: str | None, kind: str, _reflected: bool, _other: Any) -> bool:
+    """An index of an expression comes back in other words, and of SQLite not at all; some are of one database."""
+    return kind != "index" or (thing._ddl_if is None and all(isinstance(each, Column) for each in thing.expressions))
+
+
 connection = context.config.attributes.get("connection")
 if connection is None:
     raise RuntimeError("migrations run through `autodeploy db upgrade`")
@@ -29,6 +35,7 @@ context.configure(
     render_as_batch=connection.dialect.name == "sqlite",
     render_item=render_item,
     include_name=include_name,
+    include_object=include_object,
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -14,6 +14,7 @@ from autodeploy.specs.planset import (
     Bet,
     BoxNumber,
     Breakdown,
+    Counterfactual,
     Counts,
     Evidence,
     Fastest,
@@ -283,7 +284,16 @@ def cautious(found: PlanSet) -> PlanSet:
         ),
     )
     valley = Valley(layouts=41, within=0.03, shared={"tp": 2, "pp": 16}, fewest_unproven=plans[0].plan_id)
-    return found.model_copy(update={"plans": tuple(plans), "risk": risk, "fastest": fastest, "valley": valley})
+    dearer = Counterfactual(
+        axes={"tp": 2, "pp": 16, "ep": 64},
+        strategy=strategy(1, ep=64),
+        step_time_s=1.98 * found.plans[0].step_time_s,
+        change="EP64 instead of EP32",
+        effect="+98.0 %",
+        why="adds 41.00 s of EP",
+    )
+    ranked = {"plans": tuple(plans), "risk": risk, "fastest": fastest, "valley": valley, "counterfactuals": (dearer,)}
+    return found.model_copy(update=ranked)
 
 
 def evidence(chosen: Strategy, *, schedule_runs: int) -> tuple[Evidence, ...]:

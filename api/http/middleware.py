@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,7 +15,8 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from api.http.access import principal_of
-from api.http.problems import on_unexpected, problem_response
+from api.http.problems import on_autodeploy_error, on_unexpected, problem_response
+from autodeploy.kit.errors import OverloadError
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -72,6 +74,14 @@ class ObservedRequests:
                 await self.app(scope, receive, send_with_headers)
             except ClientDisconnect:
                 status = status or CLIENT_GONE  # nobody is there to be answered
+            except CancelledError:
+                if status:
+                    raise
+                # The server stops, and its grace for open requests is over.
+                answer = on_autodeploy_error(
+                    Request(scope), OverloadError(Message("api.server_stops"), hint=Message("common.try_again"))
+                )
+                await answer(scope, receive, send_with_headers)
             except Exception as error:
                 log.exception("request_failed", method=scope["method"], path=scope["path"])
                 if not status:

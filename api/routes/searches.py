@@ -26,10 +26,9 @@ from api.http.prefix import next_page
 from api.http.problems import responses
 from autodeploy.messages import Message
 from autodeploy.service.requests.intake import read_spec
-from autodeploy.service.searches.service import NEWEST
 from autodeploy.service.searches.views import SearchView
 from autodeploy.service.store.base import SEARCH_ID_PATTERN
-from autodeploy.service.store.searches import SORTS, SearchFilter
+from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
 from autodeploy.specs.planset import Status
 
 _RFC_3339 = re.compile(

@@ -46,8 +46,7 @@ from autodeploy.reports.operator_table import beyond_line, exchange_table, head,
 from autodeploy.reports.plan_report import rule_lines
 from autodeploy.reports.wording import part_names
 from autodeploy.service.requests.intake import MAX_COMPARED
-from autodeploy.service.searches.service import NEWEST
-from autodeploy.service.store.searches import SearchFilter
+from autodeploy.service.store.search_list import NEWEST, SearchFilter
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.search import Axis
 from autodeploy.specs.spec import spec_of

@@ -19,8 +19,7 @@ from api.ui.views import DoubtfulSpec, Views
 from autodeploy.kit.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.operator_table import tier_name
-from autodeploy.service.searches.service import NEWEST
-from autodeploy.service.store.searches import SORTS, SearchFilter
+from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
 
 router = APIRouter(include_in_schema=False)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunPage
     from autodeploy.service.searches.views import PlanView, SearchSummary, SearchView
     from autodeploy.service.session import Services
-    from autodeploy.service.store.searches import SearchFilter
+    from autodeploy.service.store.search_list import SearchFilter
     from autodeploy.specs.answers import ClusterComparison, ScalingReport, StrategyBounds
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Our parts of a step in the terms of the Ascend profiler, so that both can stand side by side.
 # The profiler counts waiting for a pipeline's receive as bubble, and copies by the host link as free time.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "computing": ("compute_s", "recompute_s", "imbalance_s", "optimizer_s"),
+    "computing": ("compute_s", "uneven_stages_s", "recompute_s", "imbalance_s", "optimizer_s"),
     "communication": ("exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "exposed_dp_s"),
     "bubble": ("pipeline_bubble_s", "exposed_pp_s"),
     "free": ("host_bound_s", "exposed_swap_s"),

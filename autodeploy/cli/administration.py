@@ -21,12 +21,14 @@ from autodeploy.messages.field_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from autodeploy.messages import Language
     from autodeploy.service.store.database import Database
 
 
 database_app = typer.Typer(no_args_is_help=True)
+# Nobody runs searches here: settings are read as if without workers, which an SQLite file has none of.
 
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 LARGEST_LINE = 64 * 2**20
@@ -44,7 +46,7 @@ def upgrade(
     from autodeploy.service.store.migration import current_revision
     from autodeploy.service.store.migration import upgrade as migrate
 
-    database = Database(load_settings().database_url)
+    database = Database(load_settings(jobs="embedded").database_url)
     try:
         copy = migrate(database, copy=not no_copy)
         revision = current_revision(database)
@@ -53,6 +55,49 @@ def upgrade(
     if copy is not None:
         notify("database_copied", file=copy)
     notify("database_at", revision=revision)
+
+
+@database_app.command()
+def status(lang: Lang = LanguageOption.EN) -> None:
+    """Print as JSON what the database holds and whether its revision is that of this version; exit code 4 if not."""
+    from autodeploy.cli.output import json_text, write_report
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import HEAD_REVISION, current_revision
+
+    settings = load_settings(jobs="embedded")
+    database = Database(settings.database_url)
+    try:
+        revision = current_revision(database)
+        document = {"database": "sqlite" if database.is_sqlite else "postgresql", "revision": revision}
+        document |= {"needed_revision": HEAD_REVISION}
+        is_current = revision == HEAD_REVISION
+        if is_current:
+            document |= _contents(database, settings.worker_alive_s)
+    finally:
+        database.close()
+    write_report(json_text(document), None)
+    if not is_current:
+        raise typer.Exit(SERVICE_ERROR)
+
+
+def _contents(database: Database, alive_s: float) -> dict[str, Any]:
+    """Searches by status, how long the oldest has waited, live workers and their slots, size in bytes."""
+    from autodeploy.service.runner.workers import Workers
+    from autodeploy.service.store.base import now_in
+    from autodeploy.service.store.searches import Searches
+
+    with database.read() as session:
+        now = now_in(session)
+        oldest = Searches(session).oldest_queued_at()
+        live = Workers(session).live(now, alive_s)
+        return {
+            "searches": Searches(session).count_by_status(),
+            "oldest_queued_s": None if oldest is None else max(0.0, (now - oldest).total_seconds()),
+            "live_workers": len(live),
+            "slots": sum(each.slots for each in live),
+            "bytes": database.size_bytes(session),
+        }
 
 
 @database_app.command(epilog="Example: autodeploy db downgrade 0005")
@@ -71,7 +116,7 @@ def downgrade(
     from autodeploy.service.store.dump import downgrade as go_back
     from autodeploy.service.store.dump import losses_of_downgrade
 
-    database = Database(load_settings().database_url)
+    database = Database(load_settings(jobs="embedded").database_url)
     try:
         if not yes and (losses := losses_of_downgrade(database, revision)):
             raise ConflictError(
@@ -135,7 +180,7 @@ def group() -> None:
     """The database."""
 
 
-def read_age(text: str) -> timedelta:
+def read_age(text: str, option: str = "--older-than") -> timedelta:
     """90d -> 90 days.
 
     Raises
@@ -146,7 +191,7 @@ def read_age(text: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
     if match is None:
         message = Message("common.is_not_of_form", value=repr(text), form="NUMBER{h|d|w}")
-        raise SpecError(message, path="--older-than", hint=Message("common.such_as", example="90d"))
+        raise SpecError(message, path=option, hint=Message("common.such_as", example="90d"))
     return timedelta(hours=int(match[1]) * _HOURS[match[2]])
 
 
@@ -158,7 +203,7 @@ def current_database() -> Iterator[Database]:
     from autodeploy.service.store.migration import require_current
     from autodeploy.service.store.migration import upgrade as migrate
 
-    database = Database(load_settings().database_url)
+    database = Database(load_settings(jobs="embedded").database_url)
     try:
         if database.is_sqlite:
             migrate(database)
@@ -218,12 +263,16 @@ def create(
     max_time_limit_s: Annotated[
         float | None, typer.Option(min=1, help="longest time limit of a search, in seconds; default: the server's")
     ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="how long it is valid: hours (12h), days (90d) or weeks (8w); default: for ever")
+    ] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Create an API key and print it once; only its hash is stored."""
     from autodeploy.cli.output import notify, write_report
     from autodeploy.service.requests.callers import AccessService
 
+    expires_in = None if expires is None else read_age(expires, "--expires")
     with current_database() as database:
         key, view = AccessService(database).create(
             name,
@@ -233,6 +282,7 @@ def create(
             max_spec_bytes=max_spec_bytes,
             max_running=max_running,
             max_time_limit_s=max_time_limit_s,
+            expires_in=expires_in,
         )
         note_here(database, "key.create", view.id, key=name, of_team=team, scope=scope.value)
     write_report(key, None)
@@ -255,7 +305,7 @@ def logout(
 
 @keys_app.command("ls")
 def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
-    """List the keys: team, scope, last use, whether they are revoked."""
+    """List the keys: team, scope, last use, when they expire, whether they are revoked."""
     from dataclasses import asdict
 
     from autodeploy.cli.output import json_text, table_text, write_report
@@ -265,18 +315,22 @@ def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langu
 
     with current_database() as database:
         keys = AccessService(database).list()
-    moments = ("created_at", "last_used_at", "revoked_at")
+    moments = ("created_at", "last_used_at", "expires_at", "revoked_at")
     if output_format is ListFormat.JSON:
         documents = [asdict(k) | {m: iso(t) if (t := getattr(k, m)) else None for m in moments} for k in keys]
         write_report(json_text(documents), None)
         return
+    days = {"created_at", "expires_at"}  # without the hour, for the width of a terminal
     rows = [
-        [k.id, k.name, k.team, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
-        for k in keys
+        [k.id, k.name, k.team, k.scope, *(_moment(getattr(k, m), hour=m not in days) for m in moments)] for k in keys
     ]
-    names = ("key", "name", "team", "scope", "created", "last_used", "revoked")
+    names = ("key", "name", "team", "scope", "created", "last_used", "expires", "revoked")
     columns = [command_text(language(lang), n) for n in names]
     write_report(table_text(columns, rows), None)
+
+
+def _moment(moment: datetime | None, *, hour: bool) -> str:
+    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M}" if hour else f"{moment:%Y-%m-%d}"
 
 
 @keys_app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")

@@ -33,6 +33,13 @@ Stages = Annotated[
     typer.Option("--stages", metavar="N,N", help="pipeline stages to run, from 0; default: first, middle, last"),
 ]
 
+RealWidths = Annotated[
+    bool,
+    typer.Option(
+        "--real-widths", help="run at the launch's own widths, tensors without numbers, and compare memory too"
+    ),
+]
+
 
 @app.command(
     epilog="Examples: autodeploy verify p_7kq2abcd --megatron trees/megatron; autodeploy verify p_7kq2abcd "
@@ -45,6 +52,7 @@ def verify(
     mindspeed_llm: MindSpeedLLM = None,
     python: Python = None,
     stages: Stages = None,
+    real_widths: RealWidths = False,
     to: Annotated[
         str | None, typer.Option("--to", metavar="FORMAT", help="framework to run, where the plan is for any")
     ] = None,
@@ -52,7 +60,7 @@ def verify(
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Run a plan's launch on the CPU at toy widths, one rank a stage, and compare its counts with the plan's.
+    """Run a plan's launch on the CPU, at toy widths or its own, one rank a stage, and compare its counts.
 
     Exit codes: 0 all numbers agree, 1 one differs or a stage stops. Nothing is downloaded.
     """
@@ -67,7 +75,7 @@ def verify(
             target = "mindspeed-llm" if mindspeed_llm is not None else "megatron"
         text = services.export(view, target, language(lang)).text
     launch = launch_of(import_document(text, f"{plan_id}.sh"))
-    witness(launch, trees, python, stages, output, output_format, lang)
+    witness(launch, trees, python, stages, output, output_format, lang, real_widths=real_widths)
 
 
 def trees_of(megatron: Path | None, mindspeed: Path | None, mindspeed_llm: Path | None) -> dict[str, Path]:
@@ -84,6 +92,8 @@ def witness(
     output: Path | None,
     output_format: ListFormat,
     lang: LanguageOption,
+    *,
+    real_widths: bool = False,
 ) -> None:
     """Runs a launch and reports; the command ends with exit code 1 where a number differs or a stage stops."""
     import sys
@@ -95,7 +105,8 @@ def witness(
     def tell(report: StageReport) -> None:
         notify("witness_stage", stage=report.stage, rank=report.rank, seconds=report.seconds)
 
-    found = verify_launch(launch, trees, python=python or sys.executable, stages=_numbers(stages), told=tell)
+    python = python or sys.executable
+    found = verify_launch(launch, trees, python=python, stages=_numbers(stages), real_widths=real_widths, told=tell)
     text = found.model_dump_json(indent=2) if output_format is ListFormat.JSON else render(found, language(lang))
     write_report(text, output)
     if not found.agrees:

@@ -412,7 +412,7 @@ def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
     arguments.add("TRAIN_ARGS", "--distributed-backend", "nccl")
     arguments.add("TRAIN_ARGS", "--no-shared-storage")
     variables = {**filled.variables, "SEQ_LENGTH": facts.prompt_tokens, "GBS": facts.prompts}
-    defaults = told_variables(spec.training.told)
+    defaults = told_variables(spec.training.recipe_or_default)
     common, actor = sections(arguments, variables | {name: float(value) for name, value in defaults.items()})
     common |= {"stage": WRITTEN_STAGES[launch.rl.algorithm], "tokenizer_type": "PretrainedFromHF"}
     common |= {"tokenizer_name_or_path": MISSING, "data_path": MISSING, "split": "100,0,0"}
@@ -427,7 +427,7 @@ def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
 def _as_prompts(launch: RlLaunch) -> Spec:
     """The spec as its data loader sees it: sequences and batch are prompts; the rate is constant unless told."""
     spec = launch.launch.spec
-    recipe = spec.training.told
+    recipe = spec.training.recipe_or_default
     constant = {} if recipe.lr_decay_style is not None else {"lr_decay_style": "constant", "min_lr": 0.0}
     training = spec.training.model_copy(
         update={

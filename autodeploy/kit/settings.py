@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from autodeploy.kit.errors import FieldError, SpecError
@@ -173,12 +173,12 @@ class Settings(BaseSettings):
         float, Field(gt=0, le=3600, description="pause after the first attempt; each later one is three times as long")
     ] = 10.0
     keep_days: Annotated[
-        int | None, Field(ge=1, le=36_500, description="finished searches older than this are deleted; absent: none is")
-    ] = None
+        int, Field(ge=0, le=36_500, description="searches that finished longer ago are deleted; 0: none is")
+    ] = 365
     keep_tagged: Annotated[bool, Field(description="searches with a tag stay all the same")] = True
     keep_audit_days: Annotated[
-        int | None, Field(ge=1, le=36_500, description="so long the audit log goes back; absent: to the beginning")
-    ] = None
+        int, Field(ge=0, le=36_500, description="so long the audit log goes back; 0: to the beginning")
+    ] = 730
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
 
@@ -192,8 +192,9 @@ class Settings(BaseSettings):
 
     @field_validator("keep_days", "keep_audit_days", mode="before")
     @classmethod
-    def _nothing_said(cls, value: object) -> object:
-        return None if value == "" else value  # as docker compose says what is not set
+    def _nothing_said(cls, value: object, info: ValidationInfo) -> object:
+        # As docker compose says what is not set.
+        return cls.model_fields[str(info.field_name)].default if value == "" else value
 
     @field_validator("trusted_proxies")
     @classmethod

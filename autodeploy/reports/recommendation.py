@@ -31,8 +31,23 @@ EXPLAINED = frozenset({"public recipe", "your script", "proven features"})
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     """The sentences that a reader of the ranking needs, those about every time first."""
-    makers = (rescaled_line, reference_line, trial_line, fastest_line, valley_line, risk_line)
-    return [line for line in (of(plan_set, lang) for of in makers) if line is not None]
+    first = (of(plan_set, lang) for of in (rescaled_line, reference_line, trial_line, fastest_line))
+    last = (of(plan_set, lang) for of in (valley_line, risk_line))
+    lines = (*first, *counterfactual_lines(plan_set, lang), *last)
+    return [line for line in lines if line is not None]
+
+
+def counterfactual_lines(plan_set: PlanSet, lang: Language) -> list[str]:
+    """Costs of a step of the axes that matter most: `EP32 instead of EP8: +98.0 %, adds 3.10 s of EP`."""
+    comma = report_text(lang, "comma")
+    return [
+        titled(
+            lang,
+            in_language(each.change, lang),
+            comma.join(in_language(text, lang) for text in (each.effect, each.why)),
+        )
+        for each in plan_set.counterfactuals
+    ]
 
 
 def rescaled_line(rescaled: PlanSet | Plan, lang: Language) -> str | None:

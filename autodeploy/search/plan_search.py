@@ -34,11 +34,12 @@ from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import spec_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.search.branch_and_bound.search_space import SearchSize
     from autodeploy.search.ranking.advice import Advice
+    from autodeploy.search.ranking.counterfactuals import Step
     from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.search.ranking.search_result import LayoutsFound
     from autodeploy.specs.planset import Infeasible, Plan, PlanSet
@@ -108,8 +109,8 @@ def plan_pre_training(
         explored = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
         searched, frontier, report = explored.searched, explored.frontier, explored.report
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
-        advice = _advice(prepared, searched, frontier, stop, alone=alone)
-        outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
+        advice, steps = _advice(prepared, searched, frontier, stop, alone=alone)
+        outcome = Outcome(searched, frontier, price, advice, None if alone else beside, steps)
         result = finish(prepared, outcome, replace(label, enumerated_s=explored.enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
         raise no_plan_in_time(spec)
@@ -139,7 +140,7 @@ class UpdateSearch:
         refuse_unsaved(spec, prepared.profile.vendor)
         explored = _look(prepared, spec, stop, started, None, alone=True)
         frontier = explored.frontier
-        advice = _advice(prepared, explored.searched, frontier, stop, alone=True)
+        advice, _ = _advice(prepared, explored.searched, frontier, stop, alone=True)
         return layouts_found(prepared, explored.searched, frontier, advice)
 
     def why_none(self, spec: Spec) -> Infeasible | None:
@@ -188,7 +189,7 @@ def _look(
 
 
 def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:
-    """What a part gives without which there are no plans; whoever asks for plans alone is in no such hurry."""
+    """Result of a part that plans need; a caller that asks for plans alone is in no such hurry."""
     result = part() if alone else stop.search(part)
     if result is not None:
         return result
@@ -208,28 +209,33 @@ def _best(spec: Spec, searched: SearchSpace, report: SearchReporter, stop: Deadl
 
 def _advice(
     prepared: Prepared, searched: SearchSpace, frontier: SearchState, stop: Deadline, *, alone: bool
-) -> Advice | None:
-    """The ranking by risk, where the spec wants one and there is something to rank: however short the time is."""
+) -> tuple[Advice | None, Sequence[Step]]:
+    """The ranking by risk, where the spec wants one and there is something to rank: however short the time is.
+
+    With the steps of the first plan's axes of which there are plans, unless `alone`.
+    """
     spec = prepared.spec
     if not frontier.best or _for_memory(spec):
-        return None
+        return None, ()
     neutral = spec.search.risk_terms.rule == "neutral"
     if neutral and alone:
-        return None
+        return None, ()
     hurried = stop.weigh()
     weight = partial(weight_of, objective=spec.search.objective)
     price = price_of(spec, frontier.best[0].solution.step_s)
     adviser = Adviser(
         prepared.profile, searched, frontier, spec.search.top_k, budget_of(spec, alone=alone), weight, price, stop
     )
+    stepping = not alone and not hurried
     if neutral:
-        frontier.best = stop.search(adviser.by_prediction) or frontier.best
-        return None
-    return stop.search(partial(adviser.advise, hurried=hurried)) or adviser.so_far
+        frontier.best = stop.search(partial(adviser.by_prediction, stepping=stepping)) or frontier.best
+        return None, adviser.steps
+    advice = stop.search(partial(adviser.advise, hurried=hurried, stepping=stepping)) or adviser.so_far
+    return advice, adviser.steps
 
 
 def _price_of_target(prepared: Prepared, frontier: SearchState, stop: Deadline) -> Unrestricted:
-    """What the launch target's rules cost: a second search, which only those pay who ask for more than the usual."""
+    """Cost of the launch target's rules: a second search, for specs that ask for more than the usual effort."""
     spec = prepared.spec
     if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
         return Unrestricted()
@@ -326,7 +332,7 @@ def _check_phases(spec: Spec) -> None:
 
 
 def search_size(spec: Spec) -> SearchSize:
-    """What the time of the spec's search depends on, counted without searching; errors as `prepare`."""
+    """Size of the spec's search, which its time depends on, counted without searching; errors as `prepare`."""
     prepared = prepare(_of_update(spec))
     return size_of_search(prepared.spec, prepared.profile, prepared.choice, prepared.context)
 

@@ -19,9 +19,8 @@ from autodeploy.search.prepared import context_for, prepare
 from autodeploy.search.ranking.nearest_legal import nearest_changes
 from autodeploy.search.ranking.one_strategy import place as place_candidate
 from autodeploy.search.ranking.operator_report import operator_report
-from autodeploy.search.ranking.partial_strategy import PartialStrategy, explain_partly_given, is_whole
 from autodeploy.search.ranking.selection import axes_asked, mfu_of_a_second
-from autodeploy.search.ranking.why_not import explain_rejection
+from autodeploy.search.ranking.why_not import PartialStrategy, explain_partly_given, explain_rejection, is_whole
 from autodeploy.space.tree import distinct
 from autodeploy.specs.answers import StrategyBound, StrategyBounds
 from cost_models.hbm import GIB
@@ -145,11 +144,8 @@ def _explained(spec: Spec, strategy: Strategy, known: PlanSet | None, *, alone: 
         return why_not_rl(spec, strategy, search=plan, best=others)
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
-        beside = known.plans[0].strategy if known is not None and known.plans else None
         return explain_partly_given(
-            PartialStrategy(
-                spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio, beside
-            ),
+            PartialStrategy.of(prepared, strategy, known),
             search=plan,
             predicted=lambda whole: predict(prepared, whole).plan,
             best=others,

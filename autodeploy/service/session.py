@@ -87,6 +87,7 @@ class Services:
     access: AccessService
     call_pool: CallPool | None
     readers: CallPool | None
+    searchers: CallPool | None
     planner_module: str
     principal: Principal = ANYONE
     refusals: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = field(default_factory=dict, repr=False)
@@ -172,28 +173,31 @@ class Services:
         return self._search(calls.scale, self.planner_module, self._with_overlay(spec), best)
 
     def _search(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
-        """As `_call`, of what takes a search: one at a time for each team."""
+        """As `_call`, of what takes a search: one at a time for each team, where no prediction waits for it."""
         with self._one_search():
-            return self._call(function, *args, **kwargs)
+            return self._call_in(self.searchers, function, *args, **kwargs)
 
     def _one_search(self) -> AbstractContextManager[None]:
         team = self.principal.team if self.principal.key_id else ""
-        return nullcontext() if self.call_pool is None else self.call_pool.search_of(team)
+        return nullcontext() if self.searchers is None else self.searchers.search_of(team)
 
     def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """In a server another process computes, with a time limit; elsewhere this one."""
-        if self.call_pool is None:
+        return self._call_in(self.call_pool, function, *args, **kwargs)
+
+    def _call_in(
+        self, pool: CallPool | None, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs
+    ) -> Answer:
+        if pool is None:
             return function(*args, **kwargs)
-        return self.call_pool.call_of(self.principal.key_id, function, *args, **kwargs)
+        return pool.call_of(self.principal.key_id, function, *args, **kwargs)
 
     def read(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """What a reader makes of a text of the caller's: in a server in a process for that, limited as predictions are.
 
         The documents of others never wait for a prediction, nor does a prediction for them.
         """
-        if self.readers is None:
-            return function(*args, **kwargs)
-        return self.readers.call_of(self.principal.key_id, function, *args, **kwargs)
+        return self._call_in(self.readers, function, *args, **kwargs)
 
     def check(self, launch: Launch, limits: CheckLimits, baseline: Baseline | None = None) -> CheckReport:
         """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.
@@ -306,8 +310,15 @@ class Services:
             self.planner.check_space(each)
         with self._one_search():
             answers = [
-                self._call(
-                    calls.points_on, self.planner_module, self._with_overlay(each), offer, days, tokens, max_npus
+                self._call_in(
+                    self.searchers,
+                    calls.points_on,
+                    self.planner_module,
+                    self._with_overlay(each),
+                    offer,
+                    days,
+                    tokens,
+                    max_npus,
                 )
                 for each, offer in zip(specs, offers, strict=True)
             ]
@@ -479,11 +490,13 @@ def open_services(
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)
         call_pool = CallPool(settings, planner) if with_runner else None
-        readers = CallPool(settings.model_copy(update={"call_processes": 1}), planner) if with_runner else None
+        one = settings.model_copy(update={"call_processes": 1})
+        readers = CallPool(one, planner) if with_runner else None
+        searchers = None if call_pool is None else CallPool(one, planner, call_pool.tally)
 
         def fit(*args: Any) -> Refit:
             """Forty predictions a run: elsewhere than the server's own process."""
-            return calls.refit(planner, *args) if call_pool is None else call_pool.call(calls.refit, planner, *args)
+            return calls.refit(planner, *args) if searchers is None else searchers.call(calls.refit, planner, *args)
 
         runs = RunService(database, fit, searches.plan)
         webhooks = WebhookService(database, settings)
@@ -506,12 +519,13 @@ def open_services(
                 AccessService(database),
                 call_pool,
                 readers,
+                searchers,
                 planner,
             )
         finally:
             housekeeper.stop()
             webhooks.stop()
-            for pool in (call_pool, readers):
+            for pool in (call_pool, readers, searchers):
                 if pool is not None:
                     pool.close()
             if runner is not None:

@@ -44,7 +44,7 @@ def _read(document: Any, text: str) -> str:
 
 
 class KeyedText(Document):
-    """What a sentence is made of: its key in the catalogues, and the values that fill it."""
+    """Parts of a sentence: its key in the catalogues, and the values that fill it."""
 
     key: str
     values: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def _messages(value: Any) -> Iterator[Message]:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """What may hold sentences: fields, values and items, but not columns of numbers."""
+    """Containers of sentences: fields, values and items, but not columns of numbers."""
     if isinstance(value, Document):
         return [getattr(value, name) for name in _speaking(type(value))]
     if isinstance(value, dict):
@@ -145,7 +145,7 @@ Unmodelled = Annotated[
 
 
 def changes_the_result(setting: str) -> str:
-    """What is said of a setting that changes the result and that no prediction knows."""
+    """Sentence about a setting that changes the result and that no prediction knows."""
     return Message("common.place", place=Message("command.unmodelled"), message=setting)
 
 
@@ -196,7 +196,7 @@ class Diagnostics:
 
     @property
     def contradictions(self) -> tuple[str, ...]:
-        """What the file contradicts, in words."""
+        """Contradictions in the file, in words."""
         return tuple(note.in_words(note.source) for note in self.contradicted)
 
     @property

@@ -47,7 +47,7 @@ def networks() -> tuple[Network, ...]:
 
 def network_of(model: ModelSpec) -> Network | None:
     """The network that computes the model; None where MindFormers trains none."""
-    recipe = model.told
+    recipe = model.recipe_or_default
     values = {
         "pre_norm": model.norm_layout == "pre",
         "rotates_whole_heads": not model.learned_position_embeddings

@@ -237,7 +237,7 @@ class ModelSpec(Document):
             self.__dict__["head_dim"] = max(1, self.qk_head_dim or self.hidden_size // self.num_attention_heads)
 
     @property
-    def told(self) -> Recipe:
+    def recipe_or_default(self) -> Recipe:
         """The recipe; where the document has none, one that says nothing."""
         return self.recipe or NOTHING_TOLD
 

@@ -55,6 +55,7 @@ class Breakdown(Document):
     host_bound_s: float = 0.0
     optimizer_s: float = 0.0
     imbalance_s: float = 0.0
+    uneven_stages_s: Annotated[float, Field(description="compute of this stage beyond that of the mean stage")] = 0.0
     generation_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
     hand_over_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
 
@@ -242,6 +243,23 @@ class Valley(Document):
     within: float
     shared: dict[str, int | str] = {}
     fewest_unproven: str | None = None
+
+
+class Counterfactual(Document):
+    """The recommended plan with one axis a step away, placed anew with memory choices of its own, as `why-not` answers.
+
+    change: `EP32 instead of EP8`. effect: on the step time. why: the parts of the step that it goes to. axes: what
+    `why-not` is asked; axes that follow are free.
+    """
+
+    axes: dict[str, int | str]
+    strategy: Strategy
+    change: Text
+    effect: Text
+    why: Text
+    step_time_s: float
+    expected_step_time_s: float | None = None
+    p_fits: Annotated[float | None, Field(ge=0, le=1)] = None
 
 
 class BoxNumber(Document):
@@ -526,6 +544,13 @@ class PlanSet(Told):
     risk: RiskRanking | None = None
     fastest: Fastest | None = None
     valley: Valley | None = None
+    counterfactuals: Annotated[
+        tuple[Counterfactual, ...],
+        Field(
+            description="what a step of the axes that matter most would cost; absent where there was no time",
+            exclude_if=lambda value: not value,
+        ),
+    ] = ()
     rescaled: Rescaled | None = None
     spares: Annotated[
         tuple[SpareRow, ...],

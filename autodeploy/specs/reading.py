@@ -34,14 +34,14 @@ MANY_TOKENS: Final = 500e6
 
 @dataclass(frozen=True, slots=True)
 class CommonMistake:
-    """What looks wrong at a place of the spec."""
+    """Likely mistake at a place of the spec."""
 
     path: str
     message: str
 
 
 def refuse_impossible(spec: Spec) -> list[FieldError]:
-    """What nobody can have meant: a step that trains more than the run."""
+    """Reject impossible specs: a step that trains more than the run."""
     of_phases = sum(phase.tokens for phase in spec.run.phases) if spec.run is not None else 0.0
     total, step = spec.training.tokens or of_phases, _step_tokens(spec)
     if not total or step <= total or spec.training.global_batch_size.value < spec.training.seq_length:
@@ -51,7 +51,7 @@ def refuse_impossible(spec: Spec) -> list[FieldError]:
 
 
 def common_mistakes(spec: Spec) -> tuple[CommonMistake, ...]:
-    """What looks wrong in a valid spec."""
+    """Likely mistakes in a valid spec."""
     try:
         profile = load_profile(spec.cluster.profile, overrides=spec.cluster.overrides)
     except ProfileError:  # told elsewhere
@@ -365,7 +365,7 @@ def read_stack(name: str) -> Stack:
 
 
 def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
-    """What is wrong with the hardware profile, the chip grade or an overridden number, each under its own field."""
+    """Faults of the hardware profile, the chip grade or an overridden number, each under its own field."""
     cluster = document.get("cluster")
     name = cluster.get("profile") if isinstance(cluster, Mapping) else None
     if not isinstance(cluster, Mapping) or not isinstance(name, str):

@@ -1,7 +1,7 @@
 """What a launch has to say about a model besides its shape, in the names of Hugging Face `config.json`.
 
 Rotary positions, norms, initialisation, biases and the router's scores and losses: none of it changes the time or the
-memory of a step that is modelled, but for what balances the router (`specs/router.py`). It travels with the model so
+memory of a step that is modelled, but for what balances the router (`specs/training.py`). It travels with the model so
 that a launch script can say it. A field that is absent was told by nobody; documents without a recipe are the same as
 before there was one.
 """

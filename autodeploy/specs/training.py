@@ -81,9 +81,9 @@ def router_of(model: ModelSpec, training: TrainingSpec) -> RouterKind:
     if training.router is not None:
         return training.router
     groups, topk = model.n_group or 1, model.num_experts_per_tok or 1
-    if groups > 1 and model.topk_group == groups and topk % groups == 0 and model.told.topk_method is None:
+    if groups > 1 and model.topk_group == groups and topk % groups == 0 and model.recipe_or_default.topk_method is None:
         return "grouped"
-    return "bias" if model.told.has_expert_bias else "auxiliary_loss"
+    return "bias" if model.recipe_or_default.has_expert_bias else "auxiliary_loss"
 
 
 def even_groups(model: ModelSpec, router: RouterKind) -> int:
@@ -318,7 +318,7 @@ class TrainingSpec(Document):
         return None if value == NOTHING_TOLD_OF_TRAINING else value
 
     @property
-    def told(self) -> TrainingRecipe:
+    def recipe_or_default(self) -> TrainingRecipe:
         """The recipe; where the document has none, one that says nothing."""
         return self.recipe or NOTHING_TOLD_OF_TRAINING
 

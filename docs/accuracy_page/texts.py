@@ -27,7 +27,7 @@ model is fitted, so every figure is out of sample. Runs that are off by more tha
 them the record contradicts its own log or script: a vocabulary that the allocated memory rules out
 (`ST_minicpm_2b_tp1_pp1` implies 32,000 entries, `ST055` about 59,000), a script that trains quantised weights
 (`ST104`), and a layer list missing from the record (`ST112`). Without these four, 2 of 29 are under-predicted by
-more than 8 %: both by 10 %, and neither above 20 GiB.
+more than 8 %: by 10 and 12 %, and neither above 20 GiB.
 """.strip()
 
 INTERVALS_INTRO = """

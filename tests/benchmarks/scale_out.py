@@ -2,13 +2,16 @@
 
 One JSON line a figure. Beyond the machine's cores a worker adds nothing but turns, so what more machines would do is
 worked out from processor time, which does not depend on what else runs here: of a worker for each search, and of
-PostgreSQL for each search, which is what all workers share.
+PostgreSQL for each search, which is what all workers share. With `--pretended`, searches sleep, so that many workers
+fit here, and a simulation of a hundred follows from what they cost.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -33,6 +36,7 @@ from autodeploy.service.store.queue import Queue
 from tests import factories
 from tests.faults.ledger import SPEC
 from tests.faults.service import QUICK_SETTINGS
+from tests.soak import pretended as pretending
 from tests.support.figures import report
 from tests.support.postgresql import KEEPING_SETTINGS, libpq_dsn, own_server, server_binaries
 from tests.support.programs import Program
@@ -44,6 +48,8 @@ QUICK = "tests.quick_planner"
 WORKERS = (1, 2, 4, 8)
 SEARCHES = 40  # of each worker
 LIMIT_S = 600.0
+CLAIM_MS = 20.0
+COUNTING_SETTINGS = KEEPING_SETTINGS | {"shared_preload_libraries": "pg_stat_statements"}
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -146,13 +152,21 @@ def tree_s(pid: int) -> float:
     return cpu_s(pid) + sum(cpu_s(child) for child in offspring(pid))
 
 
-def throughput(workers: int, searches: int, directory: Path) -> tuple[float, float]:
-    """Short searches that wait when that many workers begin; processor seconds of a search in workers and database."""
+@dataclass(frozen=True)
+class Cost:
+    """Processor seconds of a search: in its worker, and in PostgreSQL."""
+
+    in_worker_s: float
+    in_database_s: float
+
+
+def throughput(workers: int, searches: int, directory: Path, *, pretended: bool = False) -> Cost:
+    """Short searches that wait when that many workers begin, and what one costs."""
     binaries = server_binaries()
     if binaries is None:
         sys.exit("PostgreSQL is not here (Debian: postgresql)")
     case = f"{workers} workers of one slot"
-    with own_server(binaries, KEEPING_SETTINGS) as server, ExitStack() as stack:
+    with own_server(binaries, COUNTING_SETTINGS) as server, ExitStack() as stack:
         database = Database(server.dsn, pool_size=2)
         stack.callback(database.close)
         upgrade(database)
@@ -162,7 +176,10 @@ def throughput(workers: int, searches: int, directory: Path) -> tuple[float, flo
             "AUTODEPLOY_CORES": "1",
             "AUTODEPLOY_STALLED_AFTER_S": "60",
         }
-        programs = [Program(["worker"], environment, directory / f"worker{number}.log") for number in range(workers)]
+        module, words = (pretending.MODULE, []) if pretended else ("autodeploy.cli.main", ["worker"])
+        programs = [
+            Program(words, environment, directory / f"worker{number}.log", module=module) for number in range(workers)
+        ]
         for program in programs:
             program.start()
             stack.callback(program.stop)
@@ -172,6 +189,7 @@ def throughput(workers: int, searches: int, directory: Path) -> tuple[float, flo
             _wait(services, [services.searches.submit(spec, reuse=False).search.id for _ in range(2 * workers)])
             postmaster = server.pid
             before = [tree_s(program.pid) for program in programs], tree_s(postmaster), _commits(server.dsn)
+            _statements(server.dsn, reset=True)
             begun_s = time.monotonic()
             ids = [services.searches.submit(spec, reuse=False).search.id for _ in range(searches * workers)]
             submitted_s = time.monotonic() - begun_s
@@ -180,6 +198,7 @@ def throughput(workers: int, searches: int, directory: Path) -> tuple[float, flo
             in_workers_s = sum(tree_s(program.pid) for program in programs) - sum(before[0])
             in_database_s = tree_s(postmaster) - before[1]
             commits = _commits(server.dsn) - before[2]
+            statements, connections = _statements(server.dsn), _connections(server.dsn, database, services.database)
     num = len(ids)
     report("load_average", os.getloadavg()[0], "processes", case)
     report("searches_a_second", num / took_s, "1/s", case)
@@ -187,7 +206,54 @@ def throughput(workers: int, searches: int, directory: Path) -> tuple[float, flo
     report("processor_time_in_workers", 1e3 * in_workers_s / num, "ms a search", case)
     report("processor_time_in_postgresql", 1e3 * in_database_s / num, "ms a search", case)
     report("transactions_in_postgresql", commits / num, "a search", case)
-    return in_workers_s / num, in_database_s / num
+    report("statements_in_postgresql", statements[0] / num, "a search", case)
+    report("time_of_statements_in_postgresql", statements[1] / num, "ms a search", case)
+    report("connections_of_workers", connections / workers, "a worker", case)
+    return Cost(in_workers_s / num, in_database_s / num)
+
+
+def _statements(dsn: str, *, reset: bool = False) -> tuple[int, float]:
+    """How many PostgreSQL ran, and their milliseconds there."""
+    with psycopg.connect(libpq_dsn(dsn), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        if reset:
+            connection.execute("SELECT pg_stat_statements_reset()")
+        row = connection.execute("SELECT sum(calls), sum(total_exec_time) FROM pg_stat_statements").fetchone()
+    calls, took_ms = row or (0, 0.0)
+    return int(calls or 0), float(took_ms or 0.0)
+
+
+def _connections(dsn: str, *own: Database) -> int:
+    """Those that are open, but for those of this process."""
+    with psycopg.connect(libpq_dsn(dsn), autocommit=True) as connection:
+        row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE client_port > 0").fetchone()
+    kept = sum(each.engine.pool.checkedin() + each.engine.pool.checkedout() for each in own)  # type: ignore[attr-defined]
+    return int((row or (0,))[0]) - kept - 1
+
+
+def simulated(
+    workers: int, search_s: float, cost: Cost, claim_s: float, cores: int, searches: int
+) -> tuple[float, float]:
+    """Searches a second of that many workers of one slot on one database, and the 95th percentile of a claim's wait.
+
+    Claims come one after the other; what else a search asks shares PostgreSQL's cores. All waits in queues that are
+    first come, first served; workers begin spread over one search.
+    """
+    free = [(number * search_s / workers, number) for number in range(workers)]
+    heapq.heapify(free)
+    lock_s, cores_s = 0.0, [0.0] * cores
+    waits_s, end_s = [], 0.0
+    for _ in range(searches):
+        now_s, worker = heapq.heappop(free)
+        begun_s = max(now_s, lock_s)
+        waits_s.append(begun_s - now_s)
+        lock_s = begun_s + claim_s
+        run_s = lock_s + search_s
+        served_s = max(run_s, heapq.heappop(cores_s))
+        end_s = served_s + cost.in_database_s
+        heapq.heappush(cores_s, end_s)
+        heapq.heappush(free, (end_s, worker))
+    return searches / end_s, statistics.quantiles(waits_s, n=20)[-1]
 
 
 def _wait(services: Any, ids: list[str]) -> None:
@@ -210,6 +276,8 @@ def main() -> None:
     """All figures, or those of the numbers of workers that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--searches", type=int, default=SEARCHES, help="of each worker")
+    parser.add_argument("--pretended", action="store_true", help="searches sleep: for more workers than cores")
+    parser.add_argument("--claim-ms", type=float, default=CLAIM_MS, help="of a claim with many stored and waiting")
     parser.add_argument("workers", nargs="*", type=int, default=WORKERS)
     wanted = parser.parse_args()
     configure_logging(Settings(log_level="warning"))
@@ -223,9 +291,15 @@ def main() -> None:
                 database.close()
                 of_one_search(server.dsn, "PostgreSQL")
         for workers in wanted.workers:
-            in_worker_s, in_database_s = throughput(workers, wanted.searches, Path(directory))
-            report("searches_a_second_of_a_core", 1.0 / in_worker_s, "1/s", f"worked out, {workers} workers")
-            report("workers_that_fill_a_core_of_postgresql", in_worker_s / in_database_s, "count", "worked out")
+            cost = throughput(workers, wanted.searches, Path(directory), pretended=wanted.pretended)
+            report("searches_a_second_of_a_core", 1.0 / cost.in_worker_s, "1/s", f"worked out, {workers} workers")
+            filling = cost.in_worker_s / cost.in_database_s
+            report("workers_that_fill_a_core_of_postgresql", filling, "count", "worked out")
+            for search_s in (1.0, 10.0) if wanted.pretended else ():
+                rate, wait_s = simulated(100, search_s, cost, wanted.claim_ms / 1e3, 2, 20_000)
+                case = f"simulated: 100 workers, searches of {search_s:g} s, cost of {workers} workers"
+                report("searches_a_second", rate, "1/s", case)
+                report("claim_wait_p95", 1e3 * wait_s, "ms", case)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def survive_outages(
         # Before the searches are waited for, whose number has nothing to do with it.
         sys.stderr.write(f"seconds until a worker looked again: {sorted(round(each, 1) for each in delays_s)}\n")
         audit = ledger.settle()
-        for words, count in _ends(Settings(database_url=service.database_url)).items():
+        for words, count in ends_without_plans(Settings(database_url=service.database_url)).items():
             sys.stderr.write(f"{count} without plans, {words}\n")
         return Recovery(outages, audit, tuple(delays_s))
 
@@ -146,7 +146,7 @@ def _delays_s(ports: list[int], back_s: float) -> list[float]:
     return [found.get(port, float("inf")) for port in ports]
 
 
-def _ends(settings: Settings) -> Counter[str]:
+def ends_without_plans(settings: Settings) -> Counter[str]:
     """How searches ended that have no plans, in their own words."""
     with open_services(settings) as services:
         items = [item for item in services.searches.list(limit=1000).items if not item.num_plans]

@@ -34,6 +34,7 @@ class Service:
     servers: list[Program] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
     worker: Program | None = None
+    workers: list[Program] = field(default_factory=list)
     worker_ports: list[int] = field(default_factory=list)
 
     @property
@@ -87,6 +88,7 @@ def running_service(
                 worker = Program(["worker"], own, directory / f"worker{number}.log", forked=forked)
                 service.worker = service.worker or worker  # the first is the one that faults are for
                 programs.append(worker)
+                service.workers.append(worker)
                 worker.start()
         for number in range(num_servers):
             port = free_port()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from api.http.middleware import ObservedRequests
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 
@@ -234,3 +236,26 @@ async def test_a_parameter_says_what_it_may_be(
     (error,) = assert_problem(response, 422, "invalid-request")["errors"]
     assert error["detail"] == detail
     assert error["hint"].endswith(hint)
+
+
+async def test_a_request_that_a_stopping_server_cuts_off_is_told_to_come_again(client: httpx.AsyncClient) -> None:
+    """As uvicorn does it when the grace for open requests is over: it cancels them."""
+    app = client._transport.app  # type: ignore[attr-defined]
+    begun, told = asyncio.Event(), []
+
+    async def endless(_scope: Any, _receive: Any, _send: Any) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "app": app}
+    request = asyncio.ensure_future(ObservedRequests(endless)(scope, asyncio.Event().wait, send))
+    await begun.wait()
+    request.cancel()
+    await request
+    start, body = told
+    assert start["status"] == 503
+    assert (b"retry-after", b"2") in start["headers"]
+    assert json.loads(body["body"])["type"].endswith("overloaded")

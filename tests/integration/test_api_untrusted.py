@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,22 @@ async def test_hostile_axes_of_a_question_are_refused(sqlite_url):
         for strategy in axes:
             asked = {"spec": factories.spec_document(), "strategy": strategy}
             assert (await _post(client, "/v1/why-not", json=asked)).status_code in {400, 422}
+
+
+def test_a_prediction_does_not_wait_for_a_call_that_searches(sqlite_url):
+    settings = quick_settings(sqlite_url, call_limit_s=20.0, call_processes=1)
+    with open_services(settings, with_runner=True, planner=QUICK) as services:
+        assert services.searchers is not None
+        assert services.call_pool is not None
+        own = services._search(os.getpid)
+        assert own != services.call_pool.call(os.getpid)
+        searching = threading.Thread(target=services._search, args=(time.sleep, 3.0))
+        searching.start()
+        begun_s = time.monotonic()
+        assert services.call_pool.call(os.getpid) != own
+        assert time.monotonic() - begun_s < 3.0
+        assert searching.is_alive()
+        searching.join()
 
 
 def test_documents_are_read_in_a_limited_process_that_predictions_do_not_hold_up(sqlite_url):

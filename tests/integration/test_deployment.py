@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -54,7 +56,9 @@ REQUIRED = re.compile(r"\$\{(\w+):\?[^}]*\}")
 def read_compose(name: str) -> dict[str, Any]:
     """A compose file with defaults put in for its variables, and a word for those that have none."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    text = REQUIRED.sub("secret", re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
+    for _ in range(2):  # a default may itself have one
+        text = re.sub(r"\$\{\w+:-([^{}]*)\}", r"\1", text)
+    text = REQUIRED.sub("secret", text)
     assert "${" not in text
     return dict(YAML(typ="safe", pure=True).load(text))
 
@@ -108,12 +112,91 @@ def test_images_are_named_by_their_exact_version_and_no_password_is_known(compos
     images = {name: service["image"] for name, service in (compose["services"] | compose_sqlite["services"]).items()}
     assert {image for name, image in images.items() if name != "postgres"} == {f"autodeploy:{version}"}
     assert re.fullmatch(r"postgres:\d+\.\d+-bookworm", images["postgres"])
-    bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert len(bases) == 2
-    assert all(re.fullmatch(r"python:3\.\d+\.\d+-slim-bookworm", base) for base in bases)
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^FROM (\S+)", dockerfile, flags=re.MULTILINE) == ["${PYTHON_IMAGE}"] * 2
+    (base,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile, flags=re.MULTILINE)
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-bookworm", base)
+    assert compose["services"]["api"]["build"]["args"]["PYTHON_IMAGE"] == base
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     assert set(REQUIRED.findall(text)) == {"POSTGRES_PASSWORD"}
     assert "POSTGRES_PASSWORD:-" not in text
+
+
+def test_the_database_s_container_is_confined_as_far_as_it_starts(compose):
+    postgres = compose["services"]["postgres"]
+    assert postgres["read_only"]
+    assert postgres["cap_drop"] == ["ALL"]
+    assert postgres["pids_limit"] > 0
+    assert postgres["healthcheck"]["test"][1] == "pg_isready"
+
+
+def test_a_server_is_healthy_when_it_is_ready(compose):
+    assert "/readyz" in compose["services"]["api"]["healthcheck"]["test"][-1]
+
+
+MANIFESTS = {("v1", "ConfigMap"), ("v1", "Service"), ("batch/v1", "Job"), ("apps/v1", "Deployment")}
+
+
+@pytest.fixture(scope="module")
+def manifests() -> list[dict[str, Any]]:
+    path = ROOT / "examples" / "deploy" / "kubernetes" / "autodeploy.yaml"
+    return [dict(each) for each in YAML(typ="safe", pure=True).load_all(path.read_text(encoding="utf-8"))]
+
+
+def test_manifests_are_valid(manifests):
+    """By the part of Kubernetes' API that they use; nothing else passes."""
+    schema = json.loads((Path(__file__).parent / "kubernetes_subset.json").read_text(encoding="utf-8"))
+    validator = Draft7Validator(schema)
+    for manifest in manifests:
+        assert [error.message for error in validator.iter_errors(manifest)] == []
+        assert list(validator.iter_errors(manifest | {"kind": "Deployments"}))
+    assert {(each["apiVersion"], each["kind"]) for each in manifests} == MANIFESTS
+    server = next(each for each in manifests if each["metadata"]["name"] == "autodeploy-server")
+    (container,) = server["spec"]["template"]["spec"]["containers"]
+    for change in ({"image": "autodeploy:latest"}, {"readinesProbe": {}}, {"ports": [{"containerPort": "8000"}]}):
+        container_of = server["spec"]["template"]["spec"] | {"containers": [container | change]}
+        template = server["spec"]["template"] | {"spec": container_of}
+        assert list(validator.iter_errors(server | {"spec": server["spec"] | {"template": template}})), change
+
+
+def test_manifests_select_their_pods_and_probe_where_they_listen(manifests):
+    (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
+    assert {name.removeprefix("AUTODEPLOY_").lower() for name in settings} <= set(Settings.model_fields)
+    ports = {"http": settings["AUTODEPLOY_PORT"], "health": settings["AUTODEPLOY_WORKER_PORT"]}
+    (service,) = [each["spec"] for each in manifests if each["kind"] == "Service"]
+    for deployment in (each["spec"] for each in manifests if each["kind"] == "Deployment"):
+        labels = deployment["template"]["metadata"]["labels"]
+        assert deployment["selector"]["matchLabels"] == labels
+        (container,) = deployment["template"]["spec"]["containers"]
+        (port,) = container["ports"]
+        assert str(port["containerPort"]) == ports[port["name"]]
+        probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+        assert {probe["port"] for probe in probes} == {port["name"]}
+        if container["args"] == ["serve"]:
+            assert service["selector"] == labels
+            assert [probe["path"] for probe in probes] == ["/livez", "/livez", "/readyz"]
+
+
+@pytest.mark.parametrize("name", ["server", "worker"])
+def test_units_are_valid(name, tmp_path):
+    text = (ROOT / "examples" / "deploy" / "systemd" / f"autodeploy-{name}.service").read_text(encoding="utf-8")
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    assert parser.sections() == ["Unit", "Service", "Install"]
+    service = parser["Service"]
+    assert service["ExecStart"].split()[1:] == [{"server": "serve"}.get(name, name)]
+    assert service["User"] == "autodeploy"
+    assert service["Restart"] == "always"
+    environment = (ROOT / "examples" / "deploy" / "systemd" / "autodeploy.env").read_text(encoding="utf-8")
+    said = {line.partition("=")[0] for line in environment.splitlines() if line and not line.startswith("#")}
+    assert {each.removeprefix("AUTODEPLOY_").lower() for each in said} <= set(Settings.model_fields)
+    verify = shutil.which("systemd-analyze")
+    if verify is not None:  # systemd's own word, where it is
+        unit = tmp_path / f"autodeploy-{name}.service"
+        unit.write_text(re.sub(r"=/(opt|usr/bin)/\S+", "=/bin/true", text), encoding="utf-8")
+        checked = subprocess.run([verify, "verify", unit], capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_a_worker_is_asked_where_it_answers(compose):

@@ -13,11 +13,12 @@ from autodeploy.service.store import retention as housekeeping
 from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.retention import Housekeeper, prune_audit, try_lock
-from autodeploy.service.store.searches import Searches, SearchFilter
+from autodeploy.service.store.search_list import SearchFilter
+from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import AuditRow, BatchRow
 from tests import factories
 from tests.integration.conftest import QUICK, eventually, quick_settings
-from tests.integration.test_store_searches import new_row
+from tests.integration.test_store_searches import listed, new_row
 
 pytestmark = pytest.mark.integration
 
@@ -34,19 +35,20 @@ def fill(database: Database, days: dict[str, int]) -> None:
 
 def stored(database: Database) -> list[str]:
     with database.read() as session:
-        return sorted(row.id for row in Searches(session).page(SearchFilter(), limit=100))
+        return sorted(row.id for row in listed(session, SearchFilter(), limit=100))
 
 
 @pytest.mark.parametrize(
     ("settings", "left"),
     [
         ({}, ["srch_new", "srch_old", "srch_tagged", "srch_waits"]),
+        ({"keep_days": 0}, ["srch_ancient", "srch_new", "srch_old", "srch_tagged", "srch_waits"]),
         ({"keep_days": 90}, ["srch_new", "srch_tagged", "srch_waits"]),
         ({"keep_days": 90, "keep_tagged": False}, ["srch_new", "srch_waits"]),
     ],
 )
 def test_what_is_kept(database, database_url, settings, left):
-    fill(database, {"new": 1, "old": 91, "tagged": 92, "waits": 200})
+    fill(database, {"new": 1, "old": 91, "tagged": 92, "waits": 200, "ancient": 366})
     Housekeeper(database, quick_settings(database_url, **settings)).clean()
     assert stored(database) == left
 

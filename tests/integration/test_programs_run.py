@@ -72,6 +72,24 @@ def scale_out(cut: Cut) -> None:
     cut.main()
 
 
+def stored_searches(cut: Cut) -> None:
+    cut.set(LIMIT_MS=10_000.0, CLAIM_LIMIT_MS=10_000.0)
+    cut.arguments("--searches", "300", "--waiting", "50", "--requests", "1", "--on", "sqlite")
+    cut.main()
+
+
+def neighbours(cut: Cut) -> None:
+    cut.set(EVERY_S=(0.1, 0.2), SUBMIT_S=0.3, STOPPED_S=(0.1, 0.2))
+    cut.arguments("--seconds", "0.5", "sqlite")
+    cut.main()
+
+
+def greedy(cut: Cut) -> None:
+    cut.set(LIMIT_MS=60_000.0, PAUSE_S=0.05)
+    cut.arguments("--seconds", "0.5", "--on", "sqlite")
+    cut.main()
+
+
 def pretended(cut: Cut) -> None:
     """A worker needs PostgreSQL, which not every machine has: its planner alone."""
     cut.set(SHORT_S=0.01)
@@ -248,6 +266,9 @@ WITH_TORCH = frozenset({"tests.soak.small_training"})
 LEAST: dict[str, Callable[[Cut], None]] = {
     "tests.benchmarks.__main__": lambda cut: cut.main(small=True),
     "tests.benchmarks.scale_out": scale_out,
+    "tests.benchmarks.stored_searches": stored_searches,
+    "tests.soak.neighbours": neighbours,
+    "tests.soak.greedy": greedy,
     "tests.soak.pretended": pretended,
     "tests.soak.probe": probe,
     "tests.soak.real_training": real_training,

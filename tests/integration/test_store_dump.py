@@ -18,11 +18,12 @@ from autodeploy.service.store.dump import export_lines, import_lines
 from autodeploy.service.store.events import Events
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.retention import prune
-from autodeploy.service.store.searches import Searches, SearchFilter
+from autodeploy.service.store.search_list import SearchFilter
+from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import Base
 from tests import factories
 from tests.integration.conftest import QUICK, named, quick_settings
-from tests.integration.test_store_searches import NOW, new_row
+from tests.integration.test_store_searches import NOW, listed, new_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,10 +156,11 @@ def test_an_export_is_a_snapshot(services, database):
 def ages(database: Database, days: dict[str, int]) -> None:
     with database.write() as session:
         for search_id, age in days.items():
-            Searches(session).add(new_row(search_id, at=NOW - timedelta(days=age)), ["best"] if age % 2 else [])
+            at = NOW - timedelta(days=age)
+            Searches(session).add(new_row(search_id, at=at), ["best"] if age % 2 else [])
             plan_set = factories.plan_set(2, search_id=search_id)
             if search_id != "srch_waits":
-                Searches(session).store_result(search_id, plan_set, now=NOW)
+                Searches(session).store_result(search_id, plan_set, now=at)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_old_finished_searches_are_pruned_with_all_of_theirs(database, keep_tagg
     ages(database, {"srch_new": 1, "srch_old": 100, "srch_tagged": 101, "srch_waits": 200})
     assert prune(database, before=NOW - timedelta(days=90), keep_tagged=keep_tagged) == 4 - len(left)
     with database.read() as session:
-        assert sorted(row.id for row in Searches(session).page(SearchFilter(), limit=10)) == left
+        assert sorted(row.id for row in listed(session, SearchFilter(), limit=10)) == left
         plans = Base.metadata.tables["plans"]
         assert session.scalar(select(func.count()).select_from(plans)) == 2 * (len(left) - 1)
     assert prune(database, before=NOW - timedelta(days=90), keep_tagged=keep_tagged) == 0

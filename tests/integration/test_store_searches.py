@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,12 +16,17 @@ from sqlalchemy.exc import IntegrityError
 from autodeploy.service.store.base import iso, new_search_id, to_json
 from autodeploy.service.store.events import PROGRESS, STATUS, Events, IdempotencyKeys
 from autodeploy.service.store.plan_rows import Plans, StoredSearch, plan_rows, result_columns
-from autodeploy.service.store.searches import Searches, SearchFilter
+from autodeploy.service.store.search_list import NEWEST, SearchFilter, page
+from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import EventRow, PlanRow, SearchRow
 from autodeploy.specs.planset import PlanSet
 from tests import factories
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.orm import Session
+
     from autodeploy.service.store.database import Database
 
 pytestmark = pytest.mark.integration
@@ -61,6 +66,11 @@ def stored(database: Database, plan_set: PlanSet) -> PlanSet:
         assert found is not None
         assert PlanSet.model_validate_json(found[0].json()) == found[0].plan_set()
         return found[0].plan_set()
+
+
+def listed(session: Session, where: SearchFilter, *, limit: int, after: str | None = None) -> Sequence[Any]:
+    """The newest of these searches."""
+    return page(session, (SearchRow.id,), where, NEWEST, limit=limit, after=after)
 
 
 @pytest.mark.parametrize(
@@ -136,36 +146,34 @@ def test_pages_continue_after_the_last_one_seen(database):
                 new_row(search_id, model=f"model {n % 2}", at=NOW + timedelta(hours=n)), ["even"][n % 2 :]
             )
     with database.read() as session:
-        searches = Searches(session)
-        first = searches.page(SearchFilter(), limit=3)
-        second = searches.page(SearchFilter(), limit=10, after=first[-1].id)
+        first = listed(session, SearchFilter(), limit=3)
+        second = listed(session, SearchFilter(), limit=10, after=first[-1].id)
         assert [row.id for row in (*first, *second)] == ids[::-1]
-        assert [row.id for row in searches.page(SearchFilter(model="model 1"), limit=9)] == ids[5::-2]
-        assert [row.id for row in searches.page(SearchFilter(tag="even"), limit=9)] == ids[::-2]
+        assert [row.id for row in listed(session, SearchFilter(model="model 1"), limit=9)] == ids[5::-2]
+        assert [row.id for row in listed(session, SearchFilter(tag="even"), limit=9)] == ids[::-2]
         window = SearchFilter(created_after=NOW + timedelta(hours=2), created_before=NOW + timedelta(hours=4))
-        assert [row.id for row in searches.page(window, limit=9)] == [ids[3], ids[2]]
-        assert searches.page(SearchFilter(status="failed"), limit=9) == []
-        assert searches.count_by_status() == {"queued": 7}
+        assert [row.id for row in listed(session, window, limit=9)] == [ids[3], ids[2]]
+        assert listed(session, SearchFilter(status="failed"), limit=9) == []
+        assert Searches(session).count_by_status() == {"queued": 7}
 
 
 @pytest.mark.parametrize("few", [0, 1000], ids=["many have the tag", "few have the tag"])
 def test_a_tag_is_a_filter_like_any_other(database, monkeypatch, few):
     """Common and rare tags are looked up in different ways, with the same answer."""
-    monkeypatch.setattr("autodeploy.service.store.searches.MAX_TAGGED_LOOKUPS", few)
+    monkeypatch.setattr("autodeploy.service.store.search_list.MAX_TAGGED_LOOKUPS", few)
     ids = [new_search_id(NOW + timedelta(hours=n)) for n in range(8)]
     with database.write() as session:
         for n, search_id in enumerate(ids):
             row = new_row(search_id, model=f"model {n // 4}", at=NOW + timedelta(hours=n))
             Searches(session).add(row, ["even"] if n % 2 == 0 else ["odd", "even too"])
     with database.read() as session:
-        searches = Searches(session)
         tagged = SearchFilter(tag="even", model="model 1")
-        assert [row.id for row in searches.page(tagged, limit=9)] == [ids[6], ids[4]]
-        assert [row.id for row in searches.page(tagged, limit=9, after=ids[6])] == [ids[4]]
-        assert [row.id for row in searches.page(SearchFilter(tag="odd"), limit=2, after=ids[7])] == [ids[5], ids[3]]
+        assert [row.id for row in listed(session, tagged, limit=9)] == [ids[6], ids[4]]
+        assert [row.id for row in listed(session, tagged, limit=9, after=ids[6])] == [ids[4]]
+        assert [row.id for row in listed(session, SearchFilter(tag="odd"), limit=2, after=ids[7])] == [ids[5], ids[3]]
         since = SearchFilter(tag="odd", created_after=NOW + timedelta(hours=3))
-        assert [row.id for row in searches.page(since, limit=9)] == [ids[7], ids[5], ids[3]]
-        assert searches.page(SearchFilter(tag="unknown", model="model 1"), limit=9) == []
+        assert [row.id for row in listed(session, since, limit=9)] == [ids[7], ids[5], ids[3]]
+        assert listed(session, SearchFilter(tag="unknown", model="model 1"), limit=9) == []
 
 
 def test_only_finished_equal_searches_are_reused(database):

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.kit.errors import SpecError
+from autodeploy.service.store import search_list
 from autodeploy.service.store.base import new_search_id
-from autodeploy.service.store.searches import SORTS, Searches, SearchFilter, sorted_page
+from autodeploy.service.store.search_list import SORTS, SearchFilter, page
+from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import SearchRow
 from tests.integration.test_store_searches import NOW, new_row
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
+EQUAL = ("model", "profile", "status", "team", "author")
 FILTERS = (
     SearchFilter(),
     SearchFilter(model="model 1"),
@@ -29,6 +32,8 @@ FILTERS = (
     SearchFilter(model="model 1", tag="even", status="queued"),
     SearchFilter(created_after=NOW + timedelta(hours=5), created_before=NOW + timedelta(hours=20)),
     SearchFilter(model="nothing"),
+    SearchFilter(team="red", author="ann"),
+    SearchFilter(team="blue", tag="even", created_after=NOW + timedelta(hours=9)),
 )
 
 
@@ -45,11 +50,12 @@ def fill(database: Database) -> list[dict[str, Any]]:
             found = dice.random() < 0.6
             row.best_step_time_s = dice.choice((1.1, 2.2, 0.3)) if found else None
             row.best_tokens_per_s_per_npu = dice.uniform(1, 9) if found else None
+            row.team, row.author = dice.choice(("red", "blue")), dice.choice(("ann", "bob", ""))
             row.best_mfu, row.gap = (dice.random(), None) if found else (None, None)
             tags = ("even",) if n % 2 == 0 else ()
             known.append(
                 {name: getattr(row, column.key) for name, column in SORTS.items()}
-                | {"id": row.id, "at": at, "tags": tags}
+                | {"id": row.id, "at": at, "tags": tags, "team": row.team, "author": row.author}
             )
             Searches(session).add(row, tags)
     return known
@@ -60,7 +66,11 @@ def expected(known: list[dict[str, Any]], where: SearchFilter, sort: str) -> lis
     kept = [
         row
         for row in known
-        if all(row[f] == v for f in ("model", "profile", "status") if (v := getattr(where, f)) is not None)
+        if all(
+            row[f] == v
+            for f in ("model", "profile", "status", "team", "author")
+            if (v := getattr(where, f)) is not None
+        )
         and (where.tag is None or where.tag in row["tags"])
         and (where.created_after is None or row["at"] >= where.created_after)
         and (where.created_before is None or row["at"] < where.created_before)
@@ -76,15 +86,24 @@ def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
     with database.read() as session:
         while True:
             after = seen[-1] if seen else None
-            rows: Sequence[Any] = sorted_page(session, (SearchRow.id,), where, sort, limit=11, after=after)
+            rows: Sequence[Any] = page(session, (SearchRow.id,), where, sort, limit=11, after=after)
             seen += [row.id for row in rows]
             if len(rows) < 11:
                 return seen
 
 
-@pytest.mark.parametrize("few", [0, 1000], ids=["filters leave many", "filters leave few"])
-def test_pages_are_the_sorted_history(database: Database, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr("autodeploy.service.store.searches.MAX_SORTED_IN_MEMORY", few)
+@pytest.mark.parametrize("few", [0, 1000], ids=["many have a tag", "few have a tag"])
+@pytest.mark.parametrize("walked", [3, 1000], ids=["walks end early", "walks see all"])
+def test_pages_are_the_sorted_history(
+    database: Database, monkeypatch: pytest.MonkeyPatch, few: int, walked: int
+) -> None:
+    for name, value in (
+        ("MAX_TAGGED_LOOKUPS", few),
+        ("WALKED_NEWEST", walked),
+        ("WALKED_FIGURES", walked),
+        ("MAX_WORDS", walked // 3),
+    ):
+        monkeypatch.setattr(search_list, name, value)
     known = fill(database)
     for name in SORTS:
         for sort in (name, f"-{name}"):
@@ -95,5 +114,5 @@ def test_pages_are_the_sorted_history(database: Database, monkeypatch: pytest.Mo
 def test_a_page_after_a_search_that_is_gone_is_refused(database: Database) -> None:
     fill(database)
     with database.read() as session, pytest.raises(SpecError) as caught:
-        sorted_page(session, (SearchRow.id,), SearchFilter(), "gap", limit=3, after="srch_gone")
+        page(session, (SearchRow.id,), SearchFilter(), "gap", limit=3, after="srch_gone")
     assert caught.value.errors[0].path == "after"

@@ -54,6 +54,7 @@ def own_tables(database: Database) -> set[str]:
     return {name for name in inspect(database.engine).get_table_names() if not name.startswith("procrastinate_")}
 
 
+@pytest.mark.filterwarnings("ignore:.*expression-based index")
 def test_up_from_empty_gives_the_tables_of_the_program(empty):
     assert current_revision(empty) is None
     upgrade(empty)

@@ -16,7 +16,7 @@ from autodeploy.service.store.base import first_id_at, utc_now
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
 from autodeploy.service.store.plan_rows import plan_rows, result_columns
-from autodeploy.service.store.searches import SORTS
+from autodeploy.service.store.search_list import SORTS
 from autodeploy.service.store.tables import EventRow, PlanRow, SearchRow, TagRow
 from tests.faults.ledger import SPEC
 from tests.support.figures import report

@@ -29,6 +29,7 @@ class Program:
     ----------
     module : run as a program.
     forked : from a process that has imported everything, to call `run` of the module; else it is a new interpreter.
+    source : the tree whose program it is.
     """
 
     def __init__(
@@ -39,11 +40,12 @@ class Program:
         *,
         module: str = "autodeploy.cli.main",
         forked: bool = False,
+        source: Path = ROOT,
     ) -> None:
-        self._module, self._arguments, self._forked = module, arguments, forked
+        self._module, self._arguments, self._forked, self._source = module, arguments, forked, source
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTODEPLOY_")}
         # As in `tests/conftest.py`: tests themselves share the cores.
-        self._environment = kept | {"PYTHONPATH": str(ROOT), "AUTODEPLOY_CORES": "1"} | environment
+        self._environment = kept | {"PYTHONPATH": str(source), "AUTODEPLOY_CORES": "1"} | environment
         self._process: subprocess.Popen[bytes] | ForkedProgram | None = None
         self.log_path = log_path
 
@@ -61,7 +63,7 @@ class Program:
         command = [sys.executable, "-m", self._module, *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=self._environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                command, env=self._environment, cwd=self._source, stdout=log, stderr=log, start_new_session=True
             )
 
     def is_running(self) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from api.ui.plan_page import changed_strategy
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import complete, plan, why_not
-from autodeploy.search.ranking.partial_strategy import given_axes, is_whole
+from autodeploy.search.ranking.why_not import given_axes, is_whole
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import FOLLOWS, OF_ALL_AXES, RESHAPING, of_launch
 from autodeploy.specs.planset import PlanSet

@@ -287,13 +287,29 @@ def test_html_is_a_report_format(command, planned, spec_path):
     assert out.startswith("<!doctype html>")
 
 
+def test_the_state_of_the_database_is_told_and_another_revision_is_an_error(command, monkeypatch, tmp_path):
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", url)
+    monkeypatch.setenv("AUTODEPLOY_JOBS", "procrastinate")  # as on a machine whose service has PostgreSQL
+    code, out, _ = command("db", "status")
+    assert (code, json.loads(out)["revision"]) == (4, None)
+    command("db", "upgrade")
+    code, out, _ = command("db", "status")
+    told = json.loads(out)
+    assert (code, told["revision"], told["searches"], told["live_workers"]) == (0, told["needed_revision"], {}, 0)
+    assert told["bytes"] > 0
+    command("db", "downgrade", "0008")
+    code, out, _ = command("db", "status")
+    assert (code, json.loads(out)["revision"]) == (4, "0008")
+
+
 def test_database_upgrade_and_doctor(command, monkeypatch, tmp_path):
     monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", f"sqlite:///{tmp_path / 'new.db'}")
     code, out, _ = command("doctor")
     assert (code, "created on first use" in out) == (0, True)
     code, out, err = command("db", "upgrade")
     assert (code, out) == (0, "")
-    assert "the database is at revision 0008" in err
+    assert "the database is at revision 0009" in err
     code, out, _ = command("doctor")
     assert code == 0
     assert "PASS  database: SQLite\n" in out

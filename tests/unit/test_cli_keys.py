@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from autodeploy.cli import main
+from autodeploy.cli.administration import read_age
 from autodeploy.kit.errors import NotFoundError, UnknownCallerError
 from autodeploy.service.requests.callers import ANYONE, KEY, SCOPES, AccessService, Principal
+from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.database import Database
 
 if TYPE_CHECKING:
@@ -158,3 +161,25 @@ def test_what_cannot_be_is_refused(command, arguments, said):
 def test_a_refused_name_makes_no_key(command):
     command("create", "two\nlines", code=2)
     assert json.loads(command("ls", "--format", "json")) == []
+
+
+@pytest.mark.parametrize("age", ["1h", "90d", "2w"])
+def test_a_key_that_expires_is_nobodys_afterwards_and_neither_are_its_sessions(command, access, monkeypatch, age):
+    key = command("create", "ci", "--expires", age).strip()
+    forever = command("create", "me").strip()
+    token, _ = access.begin_session(key)
+    assert access.recognise(key).name == access.of_session(token, 1e9).name == "ci"
+    later = utc_now() + read_age(age)
+    monkeypatch.setattr(Database, "_now_in", lambda self, session: later + timedelta(seconds=60))
+    for recognise in (lambda: access.recognise(key), lambda: access.of_session(token, 1e9)):
+        with pytest.raises(UnknownCallerError):
+            recognise()
+    assert access.recognise(forever).name == "me"
+    expires, never = (each["expires_at"] for each in json.loads(command("ls", "--format", "json")))
+    assert never is None
+    assert abs(datetime.fromisoformat(expires) - later) < timedelta(seconds=60)
+
+
+def test_an_age_that_is_none_makes_no_key(command, access):
+    assert "--expires" in command("create", "ci", "--expires", "soon", code=2)
+    assert access.list() == ()

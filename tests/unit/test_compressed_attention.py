@@ -313,7 +313,10 @@ def planned(one: Spec) -> tuple[PlanSet, Plan]:
 def test_scripts_of_its_trainer_are_read_with_padding_left_out() -> None:
     model = imported()
     assert same(model, SMALL)
-    assert (model.told.compress_rope_theta, model.told.rope_scaling and model.told.rope_scaling.factor) == (4e4, 4.0)
+    assert (
+        model.recipe_or_default.compress_rope_theta,
+        model.recipe_or_default.rope_scaling and model.recipe_or_default.rope_scaling.factor,
+    ) == (4e4, 4.0)
     assert imported(KERNELS).hyper_connections is None
 
 

@@ -25,6 +25,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "dense 8B, long": {"model": "qwen3-8b", "npus": 8, "seq": 32768, "batch": 8, "allow": {"tp": [4, 8], "cp": [1, 2]}},
     "dense 7B": {"model": "llama2-7b", "npus": 8, "seq": 4096, "batch": 64, "allow": {"pp": [1, 2], "vpp": [1, 2]}},
     "experts": {"model": "qwen3-30b-a3b", "npus": 16, "seq": 4096, "batch": 128, "allow": {"tp": [1], "pp": [1, 2]}},
+    # Only states on the host leave the paired layout its room: with them on the device its layers can't be level.
+    "tight": {
+        "model": "gpt-oss-120b",
+        "npus": 64,
+        "seq": 4096,
+        "batch": 768,
+        "allow": {"tp": [1], "pp": [4, 8], "ep": [16]},
+    },
     "one sequence": {"model": "qwen3-14b", "npus": 16, "seq": 65536, "batch": 1, "allow": {"tp": [4, 8], "pp": [1, 2]}},
 }
 

@@ -96,7 +96,7 @@ def test_parts_that_are_zero_everywhere_are_left_out(plans: tuple[Plan, ...]) ->
     parts = {trace.meta for trace in drawn(figures.step_time_breakdown(plans)).data}
     assert "exposed_cp_s" not in parts  # zero in every plan of the factory
     of_reinforcement = {"generation_s", "hand_over_s"}
-    assert parts == set(palette.PART_COLOURS) - {"exposed_cp_s"} - of_reinforcement
+    assert parts == set(palette.PART_COLOURS) - {"exposed_cp_s", "uneven_stages_s"} - of_reinforcement
 
 
 def test_a_step_of_no_time_has_no_shares() -> None:

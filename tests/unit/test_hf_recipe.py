@@ -25,7 +25,7 @@ EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_inte
 
 
 def recipe_of(**keys: Any) -> Recipe:
-    return read_hf_config(SHAPE | keys)[0].told
+    return read_hf_config(SHAPE | keys)[0].recipe_or_default
 
 
 def test_qwen3_moe_as_its_file_says() -> None:
@@ -33,7 +33,7 @@ def test_qwen3_moe_as_its_file_says() -> None:
     config |= {"rope_theta": 1000000.0, "rms_norm_eps": 1e-06, "norm_topk_prob": True, "router_aux_loss_coef": 0.001}
     config |= {"initializer_range": 0.02, "max_position_embeddings": 40960, "attention_bias": False}
     model, diagnostics = read_hf_config(config | {"rope_scaling": None, "attention_dropout": 0.0})
-    told, preset = model.told, load_preset("qwen3-30b-a3b").told
+    told, preset = model.recipe_or_default, load_preset("qwen3-30b-a3b").recipe_or_default
     assert told == preset.model_copy(update={"scoring_func": None, "attention_dropout": 0.0})
     carried = {note.source for note in diagnostics.taken if note.field.startswith("recipe/")}
     assert carried >= {"/rope_theta", "/rms_norm_eps", "/norm_topk_prob", "/router_aux_loss_coef"}
@@ -50,7 +50,7 @@ def test_deepseek_v3_scores_and_scales() -> None:
         aux_loss_alpha=0.001,
         **keys,
     )
-    assert told.rope_scaling == load_preset("deepseek-v3").told.rope_scaling
+    assert told.rope_scaling == load_preset("deepseek-v3").recipe_or_default.rope_scaling
     assert (told.scoring_func, told.has_expert_bias, told.routed_scaling_factor) == ("sigmoid", True, 2.5)
     assert (told.seq_aux, told.router_aux_loss_coef, told.rope_theta) == (True, 0.001, 10_000)
 

@@ -34,7 +34,7 @@ def imported(flags: str, shape: str = SHAPE) -> Any:
 
 
 def recipe_of(flags: str, shape: str = SHAPE) -> Recipe:
-    return ModelSpec.model_validate(imported(flags, shape).document["model"]).told
+    return ModelSpec.model_validate(imported(flags, shape).document["model"]).recipe_or_default
 
 
 @pytest.mark.parametrize(

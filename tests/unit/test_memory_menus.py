@@ -7,8 +7,9 @@ import pytest
 from autodeploy.costs.layers.unit_costs import unit_costs
 from autodeploy.costs.stages.build_problem import build_problem
 from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.search.branch_and_bound.search_space import legal_candidates
-from autodeploy.search.choices.memory_options import memory_choices
+from autodeploy.search.choices.memory_options import memory_choices, possible_choices
 from autodeploy.search.planner import prepare
 from autodeploy.specs.reading import read_spec_document
 
@@ -53,3 +54,20 @@ def test_whole_layers_are_always_among_the_options(target: str) -> None:
     classes = step_classes(unit_costs(prepared.context, one), one, prepared.context)
     problem = build_problem(Priced(classes, one, prepared.context), choices=memory_choices(one, prepared.context))
     assert {option.layer_class for option in problem.options if option.name == "full"} == {0, 1}
+
+
+@pytest.mark.parametrize("target", ["mindspeed-llm", "mindformers", "any"])
+@pytest.mark.parametrize(
+    "switches", [("selective_swap", "swap_attention"), ("selective_recompute",), ("selective_swap",)]
+)
+def test_a_switch_that_is_off_leaves_none_of_its_choices(target: str, switches: tuple[str, ...]) -> None:
+    search = {"target": target, "features": dict.fromkeys(switches, "off")}
+    left = possible_choices(prepare(read_spec_document(SPEC | {"search": search})).context)
+    assert "full" in left
+    kinds = {(CHOICES[name].kind, name == "swap_attention") for name in left - {"full"}}
+    gone = {
+        "selective_swap": ("swap", False),
+        "swap_attention": ("swap", True),
+        "selective_recompute": ("recompute", False),
+    }
+    assert not kinds & {gone[name] for name in switches}

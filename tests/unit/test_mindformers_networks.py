@@ -97,8 +97,8 @@ def test_a_model_has_the_network_that_computes_it(model: dict[str, Any], network
 @pytest.mark.parametrize("preset", ["qwen3-30b-a3b", "qwen3-235b-a22b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2"])
 def test_no_default_of_a_network_stays_in_silence(preset: str) -> None:
     model, keys = load_preset(preset), load_yaml(exported(preset))["model"]["model_config"]
-    assert keys["routed_scaling_factor"] == (model.told.routed_scaling_factor or 1.0)
-    assert keys["moe_router_score_function"] == model.told.scoring_func
+    assert keys["routed_scaling_factor"] == (model.recipe_or_default.routed_scaling_factor or 1.0)
+    assert keys["moe_router_score_function"] == model.recipe_or_default.scoring_func
     assert (keys["n_group"], keys["topk_group"]) == (model.n_group, model.topk_group)
     assert keys.get("q_lora_rank") == model.q_lora_rank
     assert ("q_lora_rank" in keys) == (model.kv_lora_rank is not None)
@@ -134,7 +134,7 @@ def test_configurations_of_the_families_are_read_by_their_names(model_type: str)
     assert model.name == model_type
     assert found.diagnostics.unmodelled == ()
     assert model.n_routed_experts == keys.get("num_experts", keys.get("n_routed_experts"))
-    assert model.told.routed_scaling_factor == keys.get("routed_scaling_factor")
+    assert model.recipe_or_default.routed_scaling_factor == keys.get("routed_scaling_factor")
     assert (model.kv_lora_rank is not None) == ("kv_lora_rank" in keys)
     assert model.qk_norm == (model_type in {"qwen3", "qwen3_moe"})  # by their code, whether a key says it or not
     assert model.n_group == (keys.get("n_group") or None)

@@ -43,8 +43,8 @@ def said(recipe: Recipe, *, scales: bool) -> dict[str, Any]:
 def test_a_recipe_comes_back(preset: str) -> None:
     model = load_preset(preset)
     imported = import_document(exported(model).text, "plan.yaml")
-    found = ModelSpec.model_validate(imported.document["model"]).told
-    assert said(found, scales=model.is_moe) == said(model.told, scales=model.is_moe)
+    found = ModelSpec.model_validate(imported.document["model"]).recipe_or_default
+    assert said(found, scales=model.is_moe) == said(model.recipe_or_default, scales=model.is_moe)
 
 
 def test_yarn_counts_from_the_context_before() -> None:
@@ -56,7 +56,9 @@ def test_yarn_counts_from_the_context_before() -> None:
 
 def test_what_no_key_says_is_noted() -> None:
     model = load_preset("qwen3-8b")
-    longer = model.told.model_copy(update={"rope_scaling": load_preset("llama3.1-8b").told.rope_scaling})
+    longer = model.recipe_or_default.model_copy(
+        update={"rope_scaling": load_preset("llama3.1-8b").recipe_or_default.rope_scaling}
+    )
     notes = exported(model.model_copy(update={"recipe": longer})).notes
     assert "no flag sets rope_type llama3: set it in the model's code" in notes
     bare = model.model_copy(update={"recipe": None})
@@ -69,7 +71,7 @@ def test_keys_of_both_generations() -> None:
     keys |= {"num_layers": 4, "num_heads": 8, "vocab_size": 1000, "seq_length": 128, "intermediate_size": 160}
     keys |= {"rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 4096}}
     text = "parallel_config: {data_parallel: 8}\nmodel:\n  model_config: " + str(keys).replace("True", "true")
-    told = ModelSpec.model_validate(import_document(text, "plan.yaml").document["model"]).told
+    told = ModelSpec.model_validate(import_document(text, "plan.yaml").document["model"]).recipe_or_default
     assert (told.rope_theta, told.rms_norm_eps, told.attention_bias) == (5e5, 1e-6, True)
     assert told.scoring_func == "sigmoid"
     assert told.rope_scaling is not None

@@ -49,7 +49,7 @@ def flags(model: ModelSpec, target: str = "mindspeed-llm", **changes: Any) -> di
 def told(preset: str, **recipe: Any) -> ModelSpec:
     """The preset with another recipe; None takes a field away."""
     model = load_preset(preset)
-    fields = model.told.model_dump() | recipe
+    fields = model.recipe_or_default.model_dump() | recipe
     return model.model_copy(update={"recipe": Recipe.model_validate(fields)})
 
 
@@ -71,7 +71,7 @@ def test_documents_without_a_recipe_are_as_before() -> None:
 
 def test_a_change_of_a_preset_keeps_the_rest_of_its_recipe() -> None:
     document = factories.spec_document(model={"preset": "deepseek-v3", "recipe": {"initializer_range": 0.006}})
-    recipe = parse_spec(document).model.told
+    recipe = parse_spec(document).model.recipe_or_default
     assert (recipe.initializer_range, recipe.rope_theta, recipe.has_expert_bias) == (0.006, 10_000, True)
 
 
@@ -217,7 +217,7 @@ def test_scores_add_up_to_one(recipe: dict[str, Any], capacity: float | None, ba
     found = flags(model)
     assert found["--moe-router-load-balancing-type"] == balancing
     assert ("--norm-topk-prob" in found) is normalised
-    assert ("--moe-router-pre-softmax" in found) is (model.told.norm_topk_prob is False)
+    assert ("--moe-router-pre-softmax" in found) is (model.recipe_or_default.norm_topk_prob is False)
 
 
 def test_what_a_release_does_not_register_is_a_note() -> None:

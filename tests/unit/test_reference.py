@@ -10,8 +10,14 @@ import pytest
 from autodeploy.messages import in_language
 from autodeploy.search.planner import launch_rules, plan, prepare
 from autodeploy.search.ranking.adapted_strategy import moved
-from autodeploy.search.ranking.proven_start import proven_start
-from autodeploy.search.ranking.reference_plans import PROVEN, PUBLIC_RECIPE, YOUR_SCRIPT, plain_start, reference_plan
+from autodeploy.search.ranking.reference_plans import (
+    PROVEN,
+    PUBLIC_RECIPE,
+    YOUR_SCRIPT,
+    baseline_1f1b,
+    proven_start,
+    reference_plan,
+)
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Recompute, Strategy
 
@@ -135,7 +141,7 @@ def test_else_it_is_the_best_of_what_runs_have_shown(
     assert "virtual_optimizer" not in found.strategy.features
     launched = spec.model_copy(update={"strategy": found.strategy})
     assert launch_rules(launched, features=frozenset(found.strategy.features)).names == frozenset()
-    even = plain_start(spec, prepared.profile, prepared.context, prepared.identity)
+    even = baseline_1f1b(spec, prepared.profile, prepared.context, prepared.identity)
     assert even is None or found.step_time_s <= even.step_time_s * (1.0 + 1e-9)
 
 
@@ -152,7 +158,7 @@ def test_where_no_run_shows_a_way_it_is_1f1b_at_the_smallest_tp_x_pp_that_fits()
     def even(limit_gib: float) -> Plan:
         asked = spec_of("llama2-7b", A2, 8, 64, memory_limit_gib=limit_gib)
         context = prepare(asked).context
-        found = plain_start(asked, prepared.profile, context, prepared.identity)
+        found = baseline_1f1b(asked, prepared.profile, context, prepared.identity)
         assert found is not None
         return found
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 
 # As many columns as there are experts, of which a rehearsal has fewer: the router and what follows its logits.
-OF_ALL_EXPERTS = frozenset({"router", "routing", "router_logits", "routing_map"})
+OF_ALL_EXPERTS = frozenset({"router", "routing", "router_logits", "unpermute_in"})
 NODE_GROWTH = 0.004  # `efficiency.node_growth` of the Ascend profiles
 KEPT = ("tp", "cp", "vpp", "micro_batch_size", "schedule", "moe_dispatcher", "features", "swap", "sequence_parallel")
 _FOUND: dict[tuple[str, str], Rehearsal] = {}

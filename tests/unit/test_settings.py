@@ -51,7 +51,7 @@ def test_what_docker_compose_leaves_empty_is_absent(monkeypatch):
     monkeypatch.setenv("AUTODEPLOY_KEEP_DAYS", "")
     monkeypatch.setenv("AUTODEPLOY_PATH_PREFIX", "")
     settings = load_settings()
-    assert (settings.keep_days, settings.path_prefix) == (None, "")
+    assert (settings.keep_days, settings.path_prefix) == (365, "")
     monkeypatch.setenv("AUTODEPLOY_KEEP_DAYS", "30")
     assert load_settings().keep_days == 30
 

@@ -11,8 +11,8 @@ import pytest
 from autodeploy.cli.what_if import answer_text
 from autodeploy.messages import in_language
 from autodeploy.search.planner import plan, why_not
-from autodeploy.search.ranking.partial_strategy import is_whole
 from autodeploy.search.ranking.plans import Identity
+from autodeploy.search.ranking.why_not import is_whole
 from autodeploy.specs.planset import Fastest, RiskRanking
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from autodeploy.kit.errors import SpecError
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests.witness import __main__ as witness
 from tests.witness.records import compared, records
+from tests.witness.saved import FUNCTIONS, saved_by_stand_ins, written
 
 pytestmark = pytest.mark.unit
 RECORDS = records()
@@ -33,7 +35,9 @@ PLANS = load_shipped_yaml(witness.PLANS.read_text(encoding="utf-8"))
 def test_predictions_differ_from_what_was_seen_only_where_the_record_says(record):
     prediction = record.prediction()
     for stage in record.stages:
-        found = tuple(row.name for row in compared(prediction, stage) if row.verdict == "differs")
+        found = tuple(
+            row.name for row in compared(prediction, stage, real_widths=record.real_widths) if row.verdict == "differs"
+        )
         assert found == stage.differs, stage.counts.stage
 
 
@@ -117,8 +121,35 @@ KEPT = {"num_layers": 8, "global_batch_size": 64, "num_attention_heads": 32}
 )
 def test_gradients_may_differ_by_the_padding_of_buckets_alone(seen, verdict):
     predicted = Counts(stage=0, gradient_bytes=1000)
-    rows = differences(predicted, Counts(stage=0, gradient_bytes=seen), 4, "")
+    rows = differences(predicted, Counts(stage=0, gradient_bytes=seen), 4, "", real_widths=False)
     assert {row.name: row.verdict for row in rows}["gradient_bytes"] == verdict
+
+
+@given(
+    hidden=st.sampled_from([2048, 5120, 7168]),
+    sequence=st.sampled_from([4096, 32768]),
+    vocabulary=st.integers(1000, 200000),
+)
+def test_at_real_widths_nothing_that_a_prediction_reads_changes(hidden, sequence, vocabulary):
+    flags = {"hidden_size": hidden, "seq_length": sequence, "vocab_size": vocabulary}
+    toy = toy_launch(read_launch_script(script(**flags)), 16, {}, real_widths=True)
+    assert {name: toy.model[f"--{name.replace('_', '-')}"] for name in flags} == {
+        n: (str(v),) for n, v in flags.items()
+    }
+    assert "--kv-channels" not in toy.argv
+
+
+@pytest.mark.parametrize(
+    ("seen", "kept", "total"),
+    [(1000, "equal", "equal"), (971, "close", "close"), (970, "differs", "close"), (900, "differs", "differs")],
+)
+def test_what_passes_keep_is_compared_at_real_widths_alone(seen, kept, total):
+    predicted = Counts(stage=0, weight_bytes=100, kept_bytes=1000)
+    counts = Counts(stage=0, weight_bytes=100, kept_bytes=seen)
+    rows = {row.name: row.verdict for row in differences(predicted, counts, 0, "", real_widths=True)}
+    assert (rows["kept_bytes"], rows["total_bytes"]) == (kept, total)
+    rows = {row.name: row.verdict for row in differences(predicted, counts, 0, "", real_widths=False)}
+    assert rows.keys() & {"kept_bytes", "total_bytes"} == set()
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3, 4, 5, 100])
@@ -126,7 +157,7 @@ def test_one_message_more_or_less_is_a_difference(calls):
     def counts(number: int) -> Counts:
         return Counts(stage=1, messages=(Message(group="ep", operation="all_to_all", size_bytes=64, calls=number),))
 
-    rows = {row.name: row.verdict for row in differences(counts(4), counts(calls), 0, "")}
+    rows = {row.name: row.verdict for row in differences(counts(4), counts(calls), 0, "", real_widths=False)}
     assert rows["ep all_to_all 64"] == ("equal" if calls == 4 else "differs")
 
 
@@ -204,3 +235,24 @@ def test_a_program_that_answers_nothing_says_why(tmp_path):
     request = json.loads((Path(tmp_path) / "request3.json").read_text())
     assert request["rank"] == 3
     assert "--mock-data" in request["argv"]
+
+
+SAVED = saved_by_stand_ins()
+
+
+def test_every_stand_in_that_saves_has_its_source_on_record():
+    assert SAVED.keys() <= FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_stand_in_saves_what_its_source_saves(name):
+    function = FUNCTIONS[name]
+    pairs, nothing, more = (function.get(key, {}) for key in ("saves", "nothing", "more"))
+    assert set(written(function)) == pairs.keys() | nothing.keys()
+    if name in SAVED:
+        own = [part.strip() for value in pairs.values() for part in re.split(r",(?![^(]*\))", value)]
+        assert sorted([*own, *more]) == sorted(SAVED[name])
+    else:  # of several functions: each with what it saves
+        for value in pairs.values():
+            part, _, saved = value.partition(" ")
+            assert saved in next(names for of, names in SAVED.items() if of.endswith(f".{part}"))

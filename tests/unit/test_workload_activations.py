@@ -103,6 +103,33 @@ ATTENTION = (
 )
 
 
+def test_rows_that_return_weighted_leave_their_map_alone() -> None:
+    # 2kh of the rows, or 8 B for each of 256 experts.
+    mapped = layer_table(
+        load_preset("deepseek-v3"), shard(seq=4096, ep=32), replace(WEIGHTED, weighted_experts=True), ("moe", None)
+    )
+    assert (kept(DEEPSEEK_LAYER, "unpermute_in"), kept(mapped, "unpermute_in")) == (4096 * 2 * 8 * 7168, 4096 * 8 * 256)
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "hunyuan-a13b"])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_norms_of_queries_and_keys_keep_a_copy_of_queries_and_the_joint_product(name: str, tp: int) -> None:
+    model = load_preset(name)
+    a, g, d = model.num_attention_heads / tp, model.num_key_value_heads / tp, model.head_dim
+    kind = layer_kinds(model)[0][0]
+
+    def of(**changes: bool) -> LayerTable:
+        return layer_table(model, shard(tp=tp, seq=1024), replace(FUSED, **changes), kind)
+
+    slices = of(joins_heads=True, slices_heads=True)
+    assert kept(slices, "qk_norm_in") == 1024 * 2 * a * d
+    assert kept(slices, "rotary_tables") == 0
+    copies = of(joins_heads=True, copies_heads=True)
+    assert kept(copies, "qk_norm_in") == 1024 * 2 * (a * d + (a + 2 * g) * d)
+    assert kept(copies, "rotary_tables") == 1024 * 4 * 2 * d
+    assert kept(of(), "qk_norm_in") == 1024 * 2 * (a + g) * d
+
+
 def test_latent_attention_of_deepseek_v3_keeps_209024_bytes_a_token() -> None:
     # 4h + 2 (2 qr + 2 kvr + dr) + 2a (dn + dr) [q] + the same [k] + 2a dv [v] + 2a dv [o] + 64a.
     assert kept(DEEPSEEK_LAYER, *ATTENTION) / 4096 == 209_024

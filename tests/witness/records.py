@@ -36,6 +36,7 @@ class Record:
     command: str
     script: tuple[str, ...]
     stages: tuple[Stage, ...]
+    real_widths: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Record:
@@ -66,9 +67,10 @@ class Record:
         return Prediction.of(launch_of(import_document("\n".join(self.script) + "\n", f"{self.name}.sh")))
 
 
-def compared(prediction: Prediction, stage: Stage) -> tuple[Difference, ...]:
+def compared(prediction: Prediction, stage: Stage, *, real_widths: bool) -> tuple[Difference, ...]:
     """All numbers of a stage, predicted today and seen then."""
-    return differences(prediction.counts(stage.counts.stage), stage.counts, stage.padding_bytes, "")
+    predicted = prediction.counts(stage.counts.stage)
+    return differences(predicted, stage.counts, stage.padding_bytes, "", real_widths=real_widths)
 
 
 def records() -> list[Record]:

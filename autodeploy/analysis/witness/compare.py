@@ -9,12 +9,14 @@ from autodeploy.analysis.witness.documents import Difference, Message, Verdict
 if TYPE_CHECKING:
     from autodeploy.analysis.witness.documents import Counts
 
-CLOSE = 0.03  # of kept bytes
+CLOSE = {"kept_bytes": 0.03, "total_bytes": 0.04}
 LANES = frozenset({"tp", "cp", "ep", "etp", "pp"})
 
 
-def differences(predicted: Counts, seen: Counts, padding_bytes: int, decided_by: str) -> tuple[Difference, ...]:
-    """All numbers of a stage.
+def differences(
+    predicted: Counts, seen: Counts, padding_bytes: int, decided_by: str, *, real_widths: bool
+) -> tuple[Difference, ...]:
+    """All numbers of a stage; what it keeps and holds in all at real widths alone, where tables and indices are small.
 
     padding_bytes : what the framework added to its gradients to fill buckets. decided_by : stand-ins that decide kept
     bytes.
@@ -37,7 +39,11 @@ def differences(predicted: Counts, seen: Counts, padding_bytes: int, decided_by:
         name = f"{message.group} {message.operation} {message.size_bytes}"
         by = decided_by if message.group == "cp" else ""
         rows.append(_exact(name, message.calls, calls, by))
-    rows.append(_kept(predicted.kept_bytes, seen.kept_bytes, decided_by))
+    if real_widths:
+        rows += [
+            _near("kept_bytes", predicted.kept_bytes, seen.kept_bytes, decided_by),
+            _near("total_bytes", predicted.total_bytes, seen.total_bytes, decided_by),
+        ]
     return tuple(rows)
 
 
@@ -73,9 +79,7 @@ def _padded(name: str, predicted: int, seen: int, padding: int) -> Difference:
     return Difference(name=name, predicted=str(predicted), seen=str(seen), verdict=verdict)
 
 
-def _kept(predicted: int, seen: int, decided_by: str) -> Difference:
-    near = abs(predicted - seen) <= CLOSE * seen
+def _near(name: str, predicted: int, seen: int, by: str) -> Difference:
+    near = abs(predicted - seen) <= CLOSE[name] * seen
     verdict: Verdict = "equal" if predicted == seen else "close" if near else "differs"
-    return Difference(
-        name="kept_bytes", predicted=str(predicted), seen=str(seen), verdict=verdict, decided_by=decided_by
-    )
+    return Difference(name=name, predicted=str(predicted), seen=str(seen), verdict=verdict, decided_by=by)

@@ -35,6 +35,11 @@ class Counts(Document):
     order: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
 
+    @property
+    def total_bytes(self) -> int:
+        """States and what passes keep."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.kept_bytes
+
 
 class Difference(Document):
     """One number, predicted and seen. decided_by: the stand-in that decides what is seen, where one does."""

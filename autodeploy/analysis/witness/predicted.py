@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autodeploy.analysis.witness.documents import Counts, Message
 from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING
 from autodeploy.costs.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.costs.steps.estimate import Placed, applied_array
+from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.costs.workload.operators import group_of
 from autodeploy.search import planner
 
@@ -57,10 +56,12 @@ class Prediction:
     def counts(self, stage: int) -> Counts:
         """All counts of a stage."""
         memory = self.found.estimate.memory
-        dense, experts = (self.placed.chunk_sums(f"cost.{kind}_params")[stage] for kind in ("dense", "expert"))
+        dense, experts, frozen_bytes = (
+            self.placed.chunk_sums(f"cost.{name}")[stage] for name in ("dense_params", "expert_params", "frozen_bytes")
+        )
         return Counts(
             stage=stage,
-            parameters=_whole(dense + experts),
+            parameters=_whole(dense + experts + frozen_bytes / ELEMENT_BYTES),
             expert_parameters=_whole(experts),
             weight_bytes=round(memory["weights"][stage]),
             gradient_bytes=round(memory["gradients"][stage]),
@@ -89,12 +90,13 @@ class Prediction:
                 group = group_of(exchange)
                 if scalar_at(getattr(layer.groups, group).size, 0) <= 1:
                     continue
-                forward, backward = (scalar_at(count, 0) for count in (exchange.forward_count, exchange.backward_count))
+                forward, backward, replayed = (scalar_at(count, 0) for count in exchange.counts)
                 copies = layer.table.choices_of(exchange) if exchange.kind in {"dispatch", "combine"} else 1.0
                 size = round(copies * scalar_at(exchange.message_bytes, 0))
                 operation = collectives[exchange.kind].replace("send_receive", "send")
                 lane = "cp" if group in ("ring", "ulysses") else group
-                found[lane, operation, size] += round(runs * (forward + backward) + again * forward)
+                replays = sum(n for name, n in again.items() if CHOICES[name].replays_exchange(exchange.name))
+                found[lane, operation, size] += round(runs * (forward + backward) + replays * replayed)
         found.update(self._sends(stage))
         return tuple(
             Message(group=g, operation=o, size_bytes=b, calls=n) for (g, o, b), n in sorted(found.items()) if n
@@ -106,22 +108,22 @@ class Prediction:
         strategy = self.launch.spec.strategy
         return strategy is not None and strategy.moe_dispatcher == "allgather"
 
-    def _layers(self, stage: int) -> list[tuple[LayerInputs, float, float]]:
-        """Kinds of layers on a stage: how often a step runs them, and how often it computes one forward pass again."""
+    def _layers(self, stage: int) -> list[tuple[LayerInputs, float, dict[str, float]]]:
+        """Kinds of layers on a stage: how often a step runs them, and how often each choice of memory replays them."""
         problem, found = self.placed.problem, self.found
         runs = problem.chunk_micro_batches
         inputs = [layer for layer, _ in layer_inputs(found.context, found.candidate)]
         applied = applied_array(problem, found.layout)[0, stage]
         layers = self.placed.layers[0, stage].sum(axis=0)
-        whole = np.zeros(len(layers))
+        again: list[dict[str, float]] = [{} for _ in layers]
         for number, option in enumerate(problem.options):
-            if option.name == "full":
-                whole[option.layer_class] += applied[number]
-        rows = [(inputs[n], runs * float(layers[n]), runs * float(whole[n])) for n in range(len(layers))]
+            of_class = again[option.layer_class]
+            of_class[option.name] = of_class.get(option.name, 0.0) + runs * float(applied[number])
+        rows = [(inputs[n], runs * float(layers[n]), again[n]) for n in range(len(layers))]
         pieces = {step.name: layer for step, layer in zip(found.classes.pieces, inputs[len(layers) :], strict=False)}
         for piece in problem.pieces:
             if piece.stage == stage and piece.cost.name in pieces:
-                rows.append((pieces[piece.cost.name], float(runs), 0.0))
+                rows.append((pieces[piece.cost.name], float(runs), {}))
         return rows
 
     def _sends(self, stage: int) -> dict[tuple[str, str, int], int]:

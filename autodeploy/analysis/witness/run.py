@@ -22,8 +22,10 @@ ENTRIES = {"megatron": "megatron/core", "mindspeed": "mindspeed", "mindspeed-llm
 NEEDS = ("torch", "numpy", "einops", "packaging")
 
 
-def refuse_missing(python: str, trees: Mapping[str, Path]) -> None:
+def refuse_missing(python: str, trees: Mapping[str, Path], *, adapters: bool = False) -> None:
     """Refuses what can't run: an interpreter without torch, a folder that is no tree of its framework.
+
+    adapters : the launch trains adapters, which are peft's modules.
 
     Raises
     ------
@@ -37,12 +39,13 @@ def refuse_missing(python: str, trees: Mapping[str, Path]) -> None:
                 path=f"--{name}",
                 hint=Message("witness.export_a_tree"),
             )
-    asked = f"import importlib.util as u; print(' '.join(n for n in {NEEDS!r} if u.find_spec(n) is None))"
+    needs = (*NEEDS, "peft") if adapters else NEEDS
+    asked = f"import importlib.util as u; print(' '.join(n for n in {needs!r} if u.find_spec(n) is None))"
     try:
         done = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60, check=False)
     except OSError as error:
         raise SpecError(Message("witness.no_python", python=python, error=str(error)), path="--python") from None
-    missing = done.stdout.strip() if done.returncode == 0 else " ".join(NEEDS)
+    missing = done.stdout.strip() if done.returncode == 0 else " ".join(needs)
     if missing:
         raise SpecError(
             Message("witness.no_torch", python=python, names=missing),
@@ -59,12 +62,14 @@ def run_rank(
     out.unlink(missing_ok=True)
     request = {
         "trees": {name: str(tree.resolve()) for name, tree in trees.items()},
+        "entry": toy.entry,
         "argv": list(toy.argv),
         "environment": toy.environment,
         "rank": rank,
         "world": toy.ranks,
         "devices": toy.devices,
         "ascend": "mindspeed" in trees,
+        "real_widths": toy.real_widths,
         "out": str(out),
     }
     asked.write_text(json.dumps(request))

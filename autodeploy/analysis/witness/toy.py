@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.formats.megatron.tuning import TRAINER
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,7 +41,13 @@ DROPPED = (
         "--tensorboard-dir",
         "--log-throughput",
     ),
-    *("--enable-hf2mg-convert", "--distributed-timeout-minutes", "--no-shared-storage", "--eval-iters"),
+    *(
+        "--prompt-type",
+        "--enable-hf2mg-convert",
+        "--distributed-timeout-minutes",
+        "--no-shared-storage",
+        "--eval-iters",
+    ),
 )
 RUN = {
     "--tokenizer-type": ("NullTokenizer",),
@@ -69,6 +77,12 @@ class ToyLaunch:
     ranks: int
     devices: int
     steps: int
+    real_widths: bool = False
+
+    @property
+    def entry(self) -> str:
+        """The framework's program that it starts."""
+        return TRAINER if "--stage" in self.model else "pretrain_gpt.py"
 
     @property
     def script(self) -> str:
@@ -76,23 +90,31 @@ class ToyLaunch:
         nodes = -(-self.ranks // self.devices)
         words = [word for name, values in self.model.items() for word in (name, *(f"'{value}'" for value in values))]
         exports = "".join(f'export {name}="{value}"\n' for name, value in self.environment.items())
-        head = f"torchrun --nproc_per_node {self.devices} --nnodes {nodes} pretrain_gpt.py"
+        head = f"torchrun --nproc_per_node {self.devices} --nnodes {nodes} {self.entry}"
         return f"#!/usr/bin/env bash\n{exports}{head} {' '.join(words)}\n"
 
 
 def toy_launch(
-    script: LaunchScript, ranks: int, more: Mapping[str, tuple[str, ...]], *, spare_token: bool = False
+    script: LaunchScript,
+    ranks: int,
+    more: Mapping[str, tuple[str, ...]],
+    *,
+    spare_token: bool = False,
+    real_widths: bool = False,
 ) -> ToyLaunch:
     """The launch of a script at toy widths, on as many ranks.
 
     more : flags that a stand-in needs. spare_token : the release's tokenizer without a file adds a token of its own.
+    real_widths : nothing shrinks.
     """
     given = {
         name: tuple(value.text for value in flag.values) for name, flag in script.flags.items() if not flag.unknown
     }
-    small = given | _widths(given)
+    small = given if real_widths else given | _widths(given)
     run = {name: values for name, values in small.items() if name not in DROPPED} | RUN | dict(more)
-    if "--kv-channels" not in run:  # latent attention has widths of its own, parsers ask for this one all the same
+    if (
+        "--kv-channels" not in run and "--multi-latent-attention" in run
+    ):  # latent attention has widths of its own, parsers ask for this one all the same
         run["--kv-channels"] = (str(LEAST_HEAD),)
     if spare_token and "--padded-vocab-size" not in run:
         run["--vocab-size"] = (str(int(run["--vocab-size"][0]) - 1),)
@@ -111,6 +133,7 @@ def toy_launch(
         ranks=ranks,
         devices=min(ranks, script.launcher.get("ranks_per_node", 8)),
         steps=steps,
+        real_widths=real_widths,
     )
 
 

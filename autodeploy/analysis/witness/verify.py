@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +33,8 @@ NVIDIA: dict[str, tuple[str, ...]] = {"--no-rope-fusion": ()}
 STAND_INS = {False: "transformer_engine", True: "torch_npu"}
 
 
-def toy_prediction(launch: Launch, release: str) -> tuple[ToyLaunch, Prediction]:
-    """A launch at toy widths and what is predicted of it.
+def toy_prediction(launch: Launch, release: str, *, real_widths: bool = False) -> tuple[ToyLaunch, Prediction]:
+    """A launch at toy widths, or at its own, and what is predicted of it.
 
     Raises
     ------
@@ -45,7 +47,7 @@ def toy_prediction(launch: Launch, release: str) -> tuple[ToyLaunch, Prediction]
         )
     older = "mindspeed" in release_named(release).components
     kernels = not older and "--multi-latent-attention" in launch.script.flags
-    toy = toy_launch(launch.script, launch.ranks, NVIDIA if kernels else {}, spare_token=older)
+    toy = toy_launch(launch.script, launch.ranks, NVIDIA if kernels else {}, spare_token=older, real_widths=real_widths)
     imported = import_document(marked_script(toy, launch, release), "toy.sh")
     return toy, Prediction.of(launch_of(imported))
 
@@ -75,6 +77,7 @@ def verify(
     *,
     python: str,
     stages: Sequence[int] | None = None,
+    real_widths: bool = False,
     told: Callable[[StageReport], None] = lambda report: None,
 ) -> WitnessReport:
     """Runs the first rank of these stages (None: the first, a middle and the last) and compares.
@@ -93,25 +96,27 @@ def verify(
             path=f"--{missing[0]}",
             hint=Message("witness.export_a_tree"),
         )
-    refuse_missing(python, given)
-    toy, prediction = toy_prediction(launch, release)
+    refuse_missing(python, given, adapters=launch.script is not None and "--lora-r" in launch.script.flags)
+    toy, prediction = toy_prediction(launch, release, real_widths=real_widths)
     count = prediction.stages
     wanted = sorted({0, count // 2, count - 1}) if stages is None else list(stages)
     if wrong := [stage for stage in wanted if not 0 <= stage < count]:
         raise SpecError(Message("common.is_outside", value=str(wrong[0]), range=f"0-{count - 1}"), path="--stages")
+
+    def reported(stage: int) -> StageReport:
+        rank = stage * (toy.ranks // count)
+        answer, seconds = run_rank(toy, given, rank, python=python, folder=Path(folder), timeout_s=TIMEOUT_S)
+        report = StageReport(stage=stage, rank=rank, seconds=round(seconds, 1))
+        if answer["error"]:
+            return report.model_copy(update={"error": answer["error"], "where": answer["where"] or ""})
+        predicted, seen = prediction.counts(stage), seen_counts(answer, stage)
+        by = STAND_INS["mindspeed" in given]
+        rows = differences(predicted, seen, answer["padding_bytes"], by, real_widths=real_widths)
+        return report.model_copy(update={"numbers": rows, "unpredicted": unpredicted(predicted, seen)})
+
     reports = []
-    with tempfile.TemporaryDirectory() as folder:
-        for stage in wanted:
-            rank = stage * (toy.ranks // count)
-            answer, seconds = run_rank(toy, given, rank, python=python, folder=Path(folder), timeout_s=TIMEOUT_S)
-            report = StageReport(stage=stage, rank=rank, seconds=round(seconds, 1))
-            if answer["error"]:
-                report = report.model_copy(update={"error": answer["error"], "where": answer["where"] or ""})
-            else:
-                predicted, seen = prediction.counts(stage), seen_counts(answer, stage)
-                by = STAND_INS["mindspeed" in given]
-                rows = differences(predicted, seen, answer["padding_bytes"], by)
-                report = report.model_copy(update={"numbers": rows, "unpredicted": unpredicted(predicted, seen)})
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for report in pool.map(reported, wanted):  # each waits for a process of its own
             told(report)
             reports.append(report)
     return WitnessReport(

@@ -152,6 +152,7 @@ def operator_features(
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
+        joins_heads=not {"graph_mode", "torch_fsdp2"} & features,
         slices_heads=not ascend and "torch_loss" not in features,  # torchtitan has three projections
         cuts_latents=release is not None and release.cuts_latents,
         torch_modules="torch_fsdp2" in features,

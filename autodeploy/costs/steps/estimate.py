@@ -193,9 +193,23 @@ class Placed:
         exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
         take_hidden(parts, hidden, min(exchange, hidden))
         parts["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
+        parts["uneven_stages_s"] = min(self.beyond_mean_s(pacing, timeline.busy_s[0]), parts["compute_s"])
+        parts["compute_s"] -= parts["uneven_stages_s"]
         for name, seconds in ({} if self.forward_only else self.tail_parts()).items():
             parts[name] += seconds
         return float(timeline.makespan_s[0]), pacing, parts
+
+    def beyond_mean_s(self, stage: int, busy_s: Floats) -> float:
+        """Compute of a stage beyond that of the mean stage, as far as it is busy for longer than that: of a head, of
+        prediction modules, of a layer more.
+
+        busy_s : of every stage in a step [pp].
+        """
+        passes = PASSES[:1] if self.forward_only else PASSES
+        compute_s = self.problem.chunk_micro_batches * sum(self.stage_sums(f"cost.{name}.compute_s") for name in passes)
+        compute_s = np.broadcast_to(compute_s, busy_s.shape)
+        beyond = (float(each[stage] - each.mean()) for each in (compute_s, busy_s))
+        return max(0.0, min(beyond))
 
     def breakdown(self, stage: int) -> dict[str, float]:
         """Seconds of a step by part on the pacing stage, what pairing hides still included."""
@@ -203,7 +217,7 @@ class Placed:
         micro_batches = problem.chunk_micro_batches
         passes = PASSES[:1] if self.forward_only else PASSES
         parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
-        parts["optimizer_s"] = 0.0
+        parts |= {"optimizer_s": 0.0, "uneven_stages_s": 0.0}
         counts = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(priced.classes.layers)]
         counts += [(step, 1) for step, piece in self.pieces if piece.stage == stage]
         for step, count in counts:

@@ -123,8 +123,27 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
         operators.append(
             Operator("qk_norm", "vector", W, forward_bytes=2.0 * normed, backward_bytes=3.0 * normed, launches=2.0)
         )
-        tensors.append(Tensor("qk_norm_in", np.asarray(normed)))
+        kept = normed
+        if on.joins_heads:
+            # Keys are a slice that keeps the whole product; queries are copied out where groups have several of them.
+            kept = np.where(heads > kv_heads, 2.0 * tokens * heads * d, 0.0) + 2.0 * tokens * width * on.copies_heads
+        tensors.append(Tensor("qk_norm_in", np.asarray(kept)))
+    if not model.learned_position_embeddings:
+        tensors += _rotary_tables(shard, on, d)
     return operators, tensors, []
+
+
+def _rotary_tables(shard: Sharding, on: OperatorFeatures, width: float) -> list[Tensor]:
+    """Cosines and sines that each layer makes anew of its positions for queries, and again for keys.
+
+    Transformer Engine's kernel keeps the angles, one array for all layers. Source: MindSpeed @028de58c
+    core/fusions/fused_rope.py:65, ops/csrc/cann/npu_rotary_position_embedding.cpp:118; Megatron-LM
+    rope_utils.py, _apply_rotary_pos_emb_bshd.
+    """
+    if not on.joins_heads or (on.fused_rotary and not on.copies_heads):
+        return []
+    positions = shard.seq_length / shard.cp
+    return [Tensor("rotary_tables", np.asarray(4.0 * 2.0 * positions * width))]
 
 
 def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
@@ -166,6 +185,7 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
         Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
     ]
+    tensors += _rotary_tables(shard, on, rope)
     if absorbed:  # heads multiply the latents themselves
         tensors[2] = Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (kv_rank + rope)))
     # The latents of each rank's own tokens are gathered for the projections up to its heads.

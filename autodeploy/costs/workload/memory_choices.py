@@ -30,6 +30,10 @@ class MemoryChoice:
     own_layer: bool = False
     shares: bool = False
 
+    def replays_exchange(self, name: str) -> bool:
+        """Whether the backward pass repeats that exchange of the forward pass."""
+        return EVERYTHING in self.replays_exchanges or name in self.replays_exchanges
+
 
 LAYER_INPUT = "attention_norm_in"
 EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward exchanges

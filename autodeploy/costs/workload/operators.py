@@ -277,6 +277,7 @@ class OperatorFeatures:
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts
     cuts_latents: bool = False  # down projections of latent attention are cut over tensor-parallel ranks
     copies_heads: bool = False  # attention kernels take whole arrays, not slices of the joined projection
+    joins_heads: bool = False  # queries, keys and values are slices of one product
     slices_heads: bool = False  # attention kernels take slices of the joined projection
     fused_cross_entropy: bool = False
     dropout: bool = False

@@ -64,7 +64,7 @@ _NAMED = re.compile(r"(?<![A-Za-z0-9])A5(?![A-Za-z0-9+])|ascend[-_ ]?950", re.IG
 _LOG = re.compile(r"(?:\btee\s+(?:-a\s+)?|>>?\s*)([^\s|;&<>]+)")
 
 
-def refuse_next_chip(script: LaunchScript, text: str, name: str) -> None:
+def refuse_unsupported_chip(script: LaunchScript, text: str, name: str) -> None:
     """Refuses a launch that its file, its log or its number format says to be for the Ascend 950.
 
     Parameters

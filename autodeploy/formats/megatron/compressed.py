@@ -201,7 +201,7 @@ def add_compressed(arguments: LaunchArguments, model: ModelSpec) -> None:
 
 def _add_positions(arguments: LaunchArguments, model: ModelSpec) -> None:
     """Bases of windows and of entries, whose positions are scaled."""
-    recipe, add = model.told, arguments.add
+    recipe, add = model.recipe_or_default, arguments.add
     add("GPT_ARGS", "--position-embedding-type", "deepseek4")
     add("GPT_ARGS", "--rotary-base", round(recipe.rope_theta or 10_000))
     for flag, base in (("--rope-theta", recipe.rope_theta), ("--compress-rope-theta", recipe.compress_rope_theta)):

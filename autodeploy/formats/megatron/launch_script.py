@@ -249,7 +249,7 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
 
 def _required(launch: Launch) -> str:
     """Variables without a sensible default: the script stops with a message where one is missing."""
-    variables, used = told_variables(launch.spec.training.told), launch.arguments.variables()
+    variables, used = told_variables(launch.spec.training.recipe_or_default), launch.arguments.variables()
     needed = {name for name, _ in REQUIRED} - variables.keys() - ({"WARMUP_ITERS"} - used)
     required = [(name, meaning) for name, meaning in REQUIRED if name in needed]
     if launch.arguments.has("--sft"):
@@ -269,7 +269,7 @@ def asked_for(text: str) -> tuple[str, ...]:
 
 def _variables(launch: Launch) -> str:
     lines = [f"{name}={value}\n" for name, value in launch.variables.items()]
-    defaults = told_variables(launch.spec.training.told)
+    defaults = told_variables(launch.spec.training.recipe_or_default)
     lines += [f'{name}="${{{name}:-{value}}}"\n' for name, value in defaults.items()]
     tokens = launch.spec.training.tokens
     if tokens is not None:
@@ -366,8 +366,8 @@ def export_mindspeed_llm_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 def layer_spec(model: ModelSpec) -> tuple[str, ...]:
     """Module and name of the layers' specification: the model's own, else that of latent attention or qk norms."""
-    if model.told.layer_spec is not None:
-        return tuple(model.told.layer_spec.split())
+    if model.recipe_or_default.layer_spec is not None:
+        return tuple(model.recipe_or_default.layer_spec.split())
     if model.shortcut_moe:
         return (SHORTCUT_SPEC, "layer_spec")
     if full_interval(model) is not None:

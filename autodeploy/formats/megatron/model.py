@@ -379,7 +379,7 @@ def add_training(arguments: LaunchArguments, spec: Spec) -> None:
     add(block, "--micro-batch-size", ShellVariable("MBS"))
     add(block, "--global-batch-size", ShellVariable("GBS"))
     add(block, "--train-iters", ShellVariable("TRAIN_ITERS"))
-    add_training_recipe(arguments, training.told)
+    add_training_recipe(arguments, training.recipe_or_default)
     if training.precision in {"bf16", "fp8"}:
         add(block, "--bf16")
     elif training.precision == "fp16":

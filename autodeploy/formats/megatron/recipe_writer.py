@@ -37,7 +37,7 @@ def as_number(value: float) -> str:
 
 def longest_context(model: ModelSpec, seq_length: int) -> int:
     """`--max-position-embeddings`: rows of a learned table, or the context that scaled positions reach."""
-    recipe, least = model.told, max(model.learned_position_embeddings, seq_length)
+    recipe, least = model.recipe_or_default, max(model.learned_position_embeddings, seq_length)
     scaling = recipe.rope_scaling
     if (
         scaling is not None
@@ -52,7 +52,7 @@ def longest_context(model: ModelSpec, seq_length: int) -> int:
 
 def add_recipe(arguments: LaunchArguments, model: ModelSpec) -> None:
     """Positions, norms, biases and first weights; the router is `add_router`'s."""
-    recipe = model.told
+    recipe = model.recipe_or_default
     if model.learned_position_embeddings:
         arguments.add(GPT, "--position-embedding-type", "learned_absolute")
     elif not model.attention.types:  # which say their own
@@ -208,7 +208,7 @@ def _add_biases(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe) ->
 
 def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
     """Scores, losses and balancing of the router; `ep` as the flag says it."""
-    recipe, add = model.told, arguments.add
+    recipe, add = model.recipe_or_default, arguments.add
     balancing = balancing_of(arguments, model, ep)
     add(EXPERTS, "--moe-router-load-balancing-type", balancing or ShellVariable(ASKED_FOR_BALANCING))
     if recipe.scoring_func is not None:
@@ -248,7 +248,7 @@ def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
 
 def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str | None:
     """`--moe-router-load-balancing-type` of the recipe; None where nobody told enough."""
-    recipe, flag = model.told, "--moe-router-load-balancing-type"
+    recipe, flag = model.recipe_or_default, "--moe-router-load-balancing-type"
     if recipe.router_balancing is not None:
         if arguments.knows(flag, recipe.router_balancing):
             return recipe.router_balancing
@@ -271,7 +271,7 @@ def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str |
 
 def _add_normalisation(arguments: LaunchArguments, model: ModelSpec, balancing: str | None) -> None:
     """Whether the chosen experts' scores add up to one: under Megatron-LM's own choice they do without a flag."""
-    recipe = model.told
+    recipe = model.recipe_or_default
     softmax = recipe.scoring_func in {None, "softmax"}
     before = balancing in CHOOSES_AFTER_SOFTMAX
     if recipe.norm_topk_prob:
@@ -293,7 +293,7 @@ def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | 
         return
     if reach == groups:
         arguments.note(Message("exporters.model_s_code_has_to_say", what=f"n_group {groups}"))
-    elif model.told.topk_method == "group_limited_greedy" and balancing != "group_limited_greedy":
+    elif model.recipe_or_default.topk_method == "group_limited_greedy" and balancing != "group_limited_greedy":
         arguments.note(Message("exporters.model_s_code_has_to_say", what="topk_method: group_limited_greedy"))
 
 
@@ -339,4 +339,4 @@ def told_variables(recipe: TrainingRecipe) -> dict[str, str]:
 def untold(model: ModelSpec) -> list[str]:
     """Fields of the recipe that nobody gave, where the parser's own value is taken."""
     names = SILENT + (SILENT_ROUTER if model.is_moe else ())
-    return [name for name in names if getattr(model.told, name) is None]
+    return [name for name in names if getattr(model.recipe_or_default, name) is None]

@@ -408,7 +408,7 @@ GREEDY_GROUPS = "group_limited_greedy"
 def recipe_keys(launch: Launch) -> dict[str, Any]:
     """Keys of `model.model_config`; what no key says is a note."""
     model, note = launch.spec.model, launch.arguments.note
-    recipe = model.told
+    recipe = model.recipe_or_default
     keys = _named(recipe, KEYS) | {"add_bias_linear": bool(recipe.mlp_bias)}
     keys |= _positions(launch, model)
     if model.num_nextn_predict_layers and recipe.mtp_loss_scaling_factor is not None:
@@ -432,7 +432,7 @@ def _named(recipe: Recipe, keys: dict[str, str]) -> dict[str, Any]:
 
 
 def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
-    recipe = model.told
+    recipe = model.recipe_or_default
     keys: dict[str, Any] = {"position_embedding_type": "rope"}
     scaling = recipe.rope_scaling
     if scaling is None:

@@ -412,13 +412,13 @@ def _asked_for(launch: RlLaunch) -> list[tuple[str, str]]:
         asked.append(("CRITIC_PATH", "directory of the critic's Hugging Face model"))
     if launch.rl.reward != "rule":
         asked.append(("REWARD_MODEL_PATH", "directory of the reward model"))
-    lr = launch.launch.spec.training.told.lr
+    lr = launch.launch.spec.training.recipe_or_default.lr
     return asked if lr is None else [each for each in asked if each[0] != "LR"]
 
 
 def _required(launch: RlLaunch) -> str:
     lines = [f': "${{{name}:?set {name}: {meaning}}}"\n' for name, meaning in _asked_for(launch)]
-    lr = launch.launch.spec.training.told.lr
+    lr = launch.launch.spec.training.recipe_or_default.lr
     lines += [f'LR="${{LR:-{lr!r}}}"\n'] if lr is not None else []
     lines += ['VAL_FILE="${VAL_FILE:-${TRAIN_FILE}}"\n', 'SAVE_FREQ="${SAVE_FREQ:--1}"\n']
     return "# Set these before the start.\n" + "".join(lines)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # The one palette.
 PART_COLOURS: dict[str, str] = {
     "compute_s": "#3f74b8",
+    "uneven_stages_s": "#6896cc",
     "imbalance_s": "#93b8e4",
     "recompute_s": "#7c62b3",
     "exposed_swap_s": "#b9a3d9",

@@ -199,8 +199,10 @@ class RoomyPlans:
             firsts = {int(outer[index]): index for index in reversed(indices)}
             numbers = sorted(firsts, key=lambda number: self._slots(firsts[number]), reverse=True)
             ways = {number: self._ways(number) for number in numbers}
-            asked = [index for number in numbers for index in ways[number]]
-            found = {number: self._looked(ways[number], asked, looks) for number in numbers}
+            found: dict[int, list[Solved]] = {}
+            for place, number in enumerate(numbers):
+                later = [ways[other][0] for other in numbers[place + 1 :]]
+                found[number] = self._looked(ways[number], later[:LOOKAHEAD_CANDIDATES], looks)
             fastest_s = min((each.solution.step_s for ones in found.values() for each in ones), default=math.inf)
             near: list[int] = []
             for number, ones in found.items():
@@ -221,10 +223,12 @@ class RoomyPlans:
         in_order = sorted(made, key=lambda index: (order[int(outer[index])], made[index].solution.step_s, index))
         return [self._at_home(made[index]) for index in in_order]
 
-    def _looked(self, ways: Sequence[int], asked: Sequence[int], looks: PlansAhead) -> list[Solved]:
+    def _looked(self, ways: Sequence[int], later: Sequence[int], looks: PlansAhead) -> list[Solved]:
         """Templates of the candidates of an outer strategy that fit, the fastest first.
 
         Where one has to recompute nothing, ways that are slower without that are not looked at.
+
+        later : candidates that will be looked at afterwards.
         """
         swept = self._request.swept
         found: list[Solved] = []
@@ -235,8 +239,7 @@ class RoomyPlans:
                 not one.plan.applied.any() and swept.step_time_s[one.index] <= swept.step_time_s[index] for one in found
             ):
                 continue
-            place = asked.index(index)
-            plan = looks.plan(index, asked[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
+            plan = looks.plan(index, later)
             if plan[1].plan is not None:
                 found.append(self._here.solved(index, plan))
         return sorted(found, key=lambda one: (one.solution.step_s, one.index))

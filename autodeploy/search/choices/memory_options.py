@@ -39,14 +39,14 @@ def menus(choices: frozenset[str]) -> tuple[frozenset[str], ...]:
 
 def possible_choices(context: Context) -> frozenset[str]:
     """Memory choices that are not switched off, whatever the candidate."""
-    allowed = frozenset(CHOICES)
-    if "selective_recompute" not in context.mechanisms:
-        allowed &= frozenset({WHOLE, "swap_attention", "swap_unpermute", "swap_moe"})
-    if "selective_swap" not in context.mechanisms:
-        allowed -= {"swap_unpermute", "swap_moe"}
-    if "swap_attention" not in context.mechanisms:
-        allowed -= {"swap_attention"}
-    return allowed
+    return frozenset(name for name in CHOICES if name == WHOLE or _switch_of(name) in context.mechanisms)
+
+
+def _switch_of(name: str) -> str:
+    """The mechanism that a memory choice belongs to, but for whole layers."""
+    if name == "swap_attention":
+        return name
+    return "selective_recompute" if CHOICES[name].kind == "recompute" else "selective_swap"
 
 
 @lru_cache(maxsize=512)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.messages import Message, joined
 from autodeploy.search.post_training.planning import estimate_rl
-from autodeploy.search.ranking.partial_strategy import FEW_AXES, given_axes, shown_axes
-from autodeploy.search.ranking.why_not import short_of_memory, timed, verdict
+from autodeploy.search.ranking.why_not import FEW_AXES, given_axes, short_of_memory, shown_axes, timed, verdict
 from autodeploy.specs.answers import WhyNot
 from autodeploy.specs.derived_fields import SWITCHED
 from autodeploy.specs.search import RL_AXES, value_of

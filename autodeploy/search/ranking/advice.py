@@ -20,6 +20,7 @@ from autodeploy.search.branch_and_bound.frontier import card_bytes
 from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
 from autodeploy.search.branch_and_bound.worker_process import by_two
 from autodeploy.search.choices.effort import cores
+from autodeploy.search.ranking.counterfactuals import steps_from
 from autodeploy.search.ranking.diversity import outlines
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.search.ranking.sensitivities import Responses, as_predicted, responses
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.search.choices.effort import Budget
+    from autodeploy.search.ranking.counterfactuals import Step
     from autodeploy.search.ranking.expected_cost import RiskPrice
     from autodeploy.search.ranking.uncertainty_set import UncertaintySet
     from cost_models.arrays import Floats, Ints
@@ -135,7 +137,7 @@ OUTLINES, MORE = 8, 3
 """Outlines with a plan that leaves room: of any answer, and beyond those of a long one."""
 LEAST_LEVEL: Final = 0.6
 """P(fits) that plans are made for where none reaches the floor."""
-AT_FLOOR: Final = 3
+AT_FLOOR: Final = 2
 """Outer strategies of which a plan is made that fits no more surely than the floor asks for, the first of the ranking.
 """
 FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
@@ -143,6 +145,8 @@ FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
 that rest on least."""
 NUM_BAD_WORLDS: Final = 4
 """Numbers at whose bad end all candidates are looked at again, the most influential."""
+MOST_FIRSTS: Final = 2
+"""First plans of the ranking from which steps are taken: a step may lead to a better one."""
 NUM_REFINED: Final = 2
 """Of the first plans of the ranking, so many are solved in full."""
 USUAL_QUICK: Final = 60
@@ -243,13 +247,16 @@ class Adviser:
         self._price = price
         self._peaks = {id(each): card_bytes(each) for each in self._best}
         self._makers: dict[int, RoomyPlans] = {}
+        self.steps: tuple[Step, ...] = ()
+        """Steps of the first plan's axes, of which plans were made."""
         self.so_far = self._ranked(self._best, self._predicted(self._best))
         """The ranking of what is known by now, by predicted times where there was no time for draws."""
 
-    def advise(self, *, hurried: bool = False) -> Advice:
+    def advise(self, *, hurried: bool = False, stepping: bool = False) -> Advice:
         """The ranking; that of what was known where the search was cancelled meanwhile.
 
-        hurried : only the search's own outer strategies are considered, the best first.
+        hurried : only the search's own outer strategies are considered, the best first. stepping : also the steps of
+        the first plan's axes.
         """
         known = None if hurried else self._responses(self._best)
         if known is None and not hurried:
@@ -274,12 +281,32 @@ class Adviser:
             return self.so_far
         answers = answers if known is None else known.joined(answers)
         self.so_far = self._ranked([*self._best, *made], answers)
-        return self._in_full(self.so_far)
+        self.so_far = self._in_full(self.so_far)
+        if stepping:
+            self._step_from_first(sure)
+        return self.so_far
 
-    def by_prediction(self) -> list[Solved]:
-        """The search's plans and those that are made with more room, the fastest first."""
+    def _step_from_first(self, level: float) -> None:
+        """The ranking with plans of the steps from its first plan; where one of them is first, of its own steps too."""
+        for _ in range(MOST_FIRSTS):
+            first, pool = self.so_far.weighed[0], _pool(self.so_far)
+            self.steps = tuple(steps_from(self._searched, first.solved))
+            made = self._made([step.index for step in self.steps], level, pool, parallel=False)
+            answers = responses(made, self._box, parallel=False, should_cancel=self._should_cancel) if made else None
+            if answers is None:
+                return
+            self.so_far = self._ranked([*pool, *made], self.so_far.responses.joined(answers))
+            if self.so_far.weighed[0].row == first.row:
+                return
+
+    def by_prediction(self, *, stepping: bool = False) -> list[Solved]:
+        """The search's plans and those that are made with more room, the fastest first; stepping : as of `advise`."""
         known = self._responses(self._best)
         made = [] if known is None else self._made(self._picks(known, LEAST_P_FITS), LEAST_P_FITS, self._best)
+        if stepping and not self._stopped():
+            first = min([*self._best, *made], key=lambda each: (each.solution.step_s, each.index))
+            self.steps = tuple(steps_from(self._searched, first))
+            made += self._made([step.index for step in self.steps], LEAST_LEVEL, [*self._best, *made])
         # What is proven of the search's own plans and of open candidates holds for these.
         proven = [replace(each, solution=replace(each.solution, bound_s=each.solution.step_s)) for each in made]
         best = [*self._frontier.best, *proven]
@@ -300,9 +327,12 @@ class Adviser:
     def _scaled(self, count: int) -> int:
         return round(count * self._budget.quick / USUAL_QUICK)
 
-    def _made(self, picks: Sequence[int], level: float, known: Sequence[Solved]) -> list[Solved]:
-        """Plans that fit with a probability, but for those that are known."""
-        maker, identities = self._maker(level), {_identity(each) for each in known}
+    def _made(
+        self, picks: Sequence[int], level: float, known: Sequence[Solved], *, parallel: bool | None = None
+    ) -> list[Solved]:
+        """Plans that fit with a probability, but for those that are known; parallel : where many are asked for."""
+        maker = self._maker(level, parallel=self._parallel if parallel is None else parallel)
+        identities = {_identity(each) for each in known}
         made = [each for each in maker.plans(picks) if _identity(each) not in identities]
         self._peaks |= {id(each): maker.card_bytes(each) for each in made}
         self._makers |= {id(each): maker for each in made}
@@ -316,7 +346,7 @@ class Adviser:
 
     def _in_full(self, advice: Advice) -> Advice:
         """The ranking with its first plans solved in full; the search's own were."""
-        pool = [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
+        pool = _pool(advice)
         responses_before = advice.responses
         better: list[int] = []
         for each in advice.weighed[:NUM_REFINED]:
@@ -403,7 +433,7 @@ class Adviser:
         counts = unproven_axes(self._searched.candidates.take(rows[fit]), self._best[0].context)
         return np.asarray(fit[counts == counts.min()])
 
-    def _maker(self, level: float) -> RoomyPlans:
+    def _maker(self, level: float, *, parallel: bool) -> RoomyPlans:
         def limit_bytes(index: int) -> float:
             # Of a spread that runs have moved each limit takes a search; it is one for all plans of an outer strategy.
             key = int(self._outer[index]), level
@@ -411,7 +441,7 @@ class Adviser:
                 self._rooms[key] = roomy_limit_bytes(1.0, self._spread(index), level)
             return self._searched.context_of(index).limit_bytes * self._rooms[key]
 
-        return RoomyPlans(self._request, limit_bytes, parallel=self._parallel)
+        return RoomyPlans(self._request, limit_bytes, parallel=parallel)
 
     def _usual_limit(self, context: Context, level: float) -> float:
         """The limit of the fastest plan, for a look at all candidates: without what runs said of this plan alone."""
@@ -447,6 +477,11 @@ class Adviser:
 
     def _responses(self, plans: Sequence[Solved]) -> Responses | None:
         return responses(plans, self._box, parallel=self._parallel, should_cancel=self._should_cancel)
+
+
+def _pool(advice: Advice) -> list[Solved]:
+    """The plans of a ranking by their rows."""
+    return [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
 
 
 def _identity(solved: Solved) -> tuple[object, ...]:

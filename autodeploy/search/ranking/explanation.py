@@ -104,16 +104,31 @@ def explanation(plan: Plan, other: Plan | None) -> str:
             for p in largest
         ]
         return Message("ranking.time_goes_to", parts=joined(shares))
+    than = _than(other.step_time_s - plan.step_time_s, plan.step_time_s, degrees(other))
+    added, saved = _differences(plan, other)
+    if added and saved:
+        return Message("ranking.and_adds_and_saves", than=than, added=added, saved=saved)
+    if added:
+        return Message("ranking.and_adds", than=than, added=added)
+    return Message("ranking.and_saves", than=than, saved=saved) if saved else than
+
+
+def added_and_saved(plan: Plan, other: Plan) -> Message:
+    """The parts of a step that another plan adds and saves most of."""
+    added, saved = _differences(plan, other)
+    if added and saved:
+        return Message("ranking.adds_and_saves", added=added, saved=saved)
+    if added:
+        return Message("ranking.adds", added=added)
+    return Message("ranking.saves", saved=saved) if saved else Message("ranking.no_part_differs")
+
+
+def _differences(plan: Plan, other: Plan) -> tuple[Message | None, Message | None]:
+    """Seconds of parts that another plan adds and saves, the largest; None where none differs."""
     gains = {p: getattr(other.breakdown, p) - getattr(plan.breakdown, p) for p in PARTS}
     better = [p for p in sorted(gains, key=lambda p: -gains[p]) if gains[p] > 0.002 * plan.step_time_s][:3]
     worse = [p for p in sorted(gains, key=lambda p: gains[p]) if gains[p] < -0.002 * plan.step_time_s][:2]
-    than = _than(other.step_time_s - plan.step_time_s, plan.step_time_s, degrees(other))
-    added, saved = (_seconds_of(parts, gains) for parts in (better, worse))
-    if better and worse:
-        return Message("ranking.and_adds_and_saves", than=than, added=added, saved=saved)
-    if better:
-        return Message("ranking.and_adds", than=than, added=added)
-    return Message("ranking.and_saves", than=than, saved=saved) if worse else than
+    return (_seconds_of(better, gains) if better else None, _seconds_of(worse, gains) if worse else None)
 
 
 def _than(longer_s: float, step_time_s: float, layout: str) -> Message:

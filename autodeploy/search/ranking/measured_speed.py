@@ -60,7 +60,7 @@ def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled |
     work = work_of(spec, context.num_npus, context.global_batch)
     overlay = spec.cluster.overlay if isinstance(spec.cluster.overlay, dict) else None
     runs = None if overlay is None else _runs_of(overlay, work)
-    search, recipe = spec.search, spec.model.told.model_dump_json()
+    search, recipe = spec.search, spec.model.recipe_or_default.model_dump_json()
     key = (
         work,
         recipe,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from autodeploy.costs.inputs.expert_balance import (
     routed_balance,
 )
 from autodeploy.costs.layers.unit_costs import scalar_at
+from autodeploy.costs.prediction_spread import nearest_log_error
 from autodeploy.costs.stages.build_problem import with_choices
 from autodeploy.costs.stages.step_classes import expert_layers
 from autodeploy.costs.steps.estimate import Estimate, Layout, applied_array, estimate_layout
@@ -27,15 +29,15 @@ from autodeploy.costs.workload.memory_choices import CHOICES, SWAP_NAMES
 from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.candidate import by_context, priced_together
 from autodeploy.search.branch_and_bound.worker_process import by_two, halves_of
-from autodeploy.search.ranking.count_on import count_on
 from autodeploy.search.ranking.explanation import features_in_use, headroom
 from autodeploy.search.ranking.measured_speed import rescaled
 from autodeploy.search.ranking.operator_report import lane_report
-from autodeploy.search.ranking.uncertainty import interval, memory_spread_of, p_fits, slopes_of
+from autodeploy.search.ranking.uncertainty import interval, memory_spread_of, p_fits, run_of, slopes_of
 from autodeploy.search.ranking.unproven import evidence_for
 from autodeploy.space.candidates import CP_ALGOS, Candidates, concatenate
 from autodeploy.specs.planset import (
     Breakdown,
+    CountOn,
     ExpertImbalance,
     Hidden,
     HostLine,
@@ -58,9 +60,29 @@ if TYPE_CHECKING:
     from autodeploy.costs.stages.inner_problem import InnerProblem
     from autodeploy.costs.stages.step_classes import Priced, StepClass, StepClasses
     from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.space.candidates import Candidates
     from autodeploy.specs.planset import Rescaled
     from cost_models.arrays import Floats, Ints
     from hardware_profiles.schema import Kind
+
+
+# The step time to count on where measured runs contradict the predicted one.
+def count_on(plan: Plan, candidate: Candidates, context: Context) -> CountOn | None:
+    """What the step takes if the nearest record's error holds, or if no run of the class exceeds its highest MFU.
+
+    The slower one of those outside the plan's interval; None where measured runs agree with it.
+    """
+    told: list[CountOn] = []
+    error, mfu = nearest_log_error(context.family, run_of(candidate, context)), plan.best_measured_mfu
+    if error is not None:
+        why = Message("ranking.if_nearest_record_s_error_holds", record=plan.uncertainty.nearest_record or "")
+        told.append(CountOn(step_time_s=plan.step_time_s * math.exp(-error), why=why))
+    if mfu is not None and plan.mfu > mfu.highest:
+        why = Message("ranking.if_highest_measured_mfu_is_limit", mfu=100.0 * mfu.highest, record=mfu.record)
+        told.append(CountOn(step_time_s=plan.step_time_s * plan.mfu / mfu.highest, why=why))
+    given = plan.uncertainty
+    outside = [each for each in told if not given.low_s <= each.step_time_s <= given.high_s]
+    return max(outside, key=lambda each: each.step_time_s, default=None)
 
 
 # What a plan takes for granted about uneven work, in one sentence each.

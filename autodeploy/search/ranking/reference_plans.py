@@ -5,29 +5,37 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import log2
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from autodeploy.calibration.evidence import FEATURE, proven_values
+from autodeploy.costs.inputs.build_context import choice_context
 from autodeploy.costs.layers.unit_costs import closed
 from autodeploy.costs.stages.step_classes import Priced, step_classes
 from autodeploy.costs.steps.estimate import estimate_layout
-from autodeploy.costs.steps.one_strategy import layout_of
+from autodeploy.costs.steps.one_strategy import facts_of_placement, layout_of
 from autodeploy.messages import Message
-from autodeploy.search.branch_and_bound.search_space import legal_tree, of_sizes, swept_tree
+from autodeploy.search.branch_and_bound.frontier import SearchRequest
+from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
+from autodeploy.search.branch_and_bound.search_space import legal_tree, of_sizes, space_of, swept_tree
 from autodeploy.search.branch_and_bound.worker_process import Future, WorkerProcess
-from autodeploy.search.choices.effort import cores
+from autodeploy.search.choices.effort import budget, cores
 from autodeploy.search.ranking.adapted_strategy import Adaptation, moved
+from autodeploy.search.ranking.advice import first_of_each
 from autodeploy.search.ranking.infeasible import NearRates, near_rates
-from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
-from autodeploy.search.ranking.proven_start import proven_start
+from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, plans_of_solved, strategy_of
 from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, recipes_for
-from autodeploy.search.ranking.uncertainty import slopes_of
-from autodeploy.space.feature_choice import choice_of
-from autodeploy.specs.search import SearchSpec, Switch
+from autodeploy.search.ranking.uncertainty import memory_spread_of, roomy_limit_bytes, slopes_of
+from autodeploy.search.ranking.unproven import unproven_axes
+from autodeploy.space.candidates import DISPATCHERS
+from autodeploy.space.feature_choice import always_on, choice_of
+from autodeploy.space.rules import broken_rules
+from autodeploy.specs.search import Axis, AxisValue, SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED, title_of
-from cost_models.schedule import plain
+from cost_models.schedule import SCHEDULES, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,15 +43,102 @@ if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.layers.unit_costs import UnitCosts
     from autodeploy.kit.deadline import Deadline
+    from autodeploy.search.ranking.plans import Identity
     from autodeploy.space.candidates import Candidates
+    from autodeploy.space.feature_choice import FeatureChoice
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
 
 
+# Where nobody published a recipe: the best plan of what runs have shown, which fits with 90 % and swaps nothing.
+SWAPS: Final = ("selective_swap", "swap_attention", "swap_optimizer", "virtual_optimizer")
+DEGREES: Final[tuple[Axis, ...]] = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
+MOST_MADE: Final = 4
+"""Plans that are made: of the candidates that look fastest, one of each outer strategy."""
+
+
+def proven_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+    """The fastest plan whose degrees, schedule, dispatcher and features runs on chips of the family have.
+
+    It obeys the target's rules, not what the spec fixes or asks of its plans; where cards may stay idle, on the number
+    of cards that is fastest. None where there is none.
+    """
+    choice = choice_of(spec, profile)
+    sizes = of_sizes(spec, profile, choice, context)
+    found = [plan for each in sizes if (plan := _on_cards(spec, profile, each, identity)) is not None]
+    return min(found, key=lambda plan: plan.step_time_s, default=None)
+
+
+def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+    family = context.family
+    measured = {name: each.mechanism for name, each in FEATURES.items() if each.measured}
+    off = {name for name, mechanism in measured.items() if not proven_values(family, FEATURE, [mechanism])} | {*SWAPS}
+    off -= always_on(spec.search.release(profile.vendor)) - {*SWAPS}
+    search = SearchSpec(
+        target=spec.search.target,
+        target_release=spec.search.target_release,
+        features=dict.fromkeys(sorted(off), "off"),
+        memory_limit_gib=spec.search.memory_limit_gib,
+    )
+    choice = choice_of(spec, profile, search)
+    free = spec.model_copy(update={"search": search})
+    context = choice_context(free, profile, choice, num_npus=context.num_npus, global_batch=context.global_batch)
+    search = search.model_copy(update={"allow": _proven_axes(search, context, profile, choice)})
+    tree, _ = legal_tree(search, context, profile, choice)
+    candidates = tree.candidates()
+    if not len(candidates):
+        return None
+    room = roomy_limit_bytes(context.limit_bytes, memory_spread_of(candidates.take(slice(1)), context))
+    swept, features = swept_tree(tree, replace(context, limit_bytes=room)), closed(context)
+    rows = np.flatnonzero(np.isfinite(swept.sweep.after_recompute_s))
+    rows = rows[unproven_axes(candidates.take(rows), context) == 0] if len(rows) else rows
+    if not len(rows):
+        return None
+    kept = candidates.take(rows)
+    used = swept.used[rows]
+    request = SearchRequest(
+        kept,
+        swept.sweep.take(rows),
+        lambda index: features[int(used[index])],
+        1,
+        0.0,
+        budget(search),
+        swept.costs.take(rows),
+    )
+
+    def limit_bytes(index: int) -> float:
+        used = request.contexts(index)
+        return roomy_limit_bytes(used.limit_bytes, memory_spread_of(kept.take(slice(index, index + 1)), used))
+
+    picks = first_of_each(np.arange(len(rows)), request.swept.after_recompute_s, request.outer, MOST_MADE)
+    made = RoomyPlans(request, limit_bytes, parallel=False).plans(picks)
+    for solved in sorted(made, key=lambda each: (each.solution.step_s, each.index)):
+        (plan,) = plans_of_solved([solved], spec, identity)
+        facts = {**solved.context.facts, **facts_of_placement(plan.strategy)}
+        if not any(rule.is_told for rule in broken_rules(solved.candidate, facts, search.target)[0]):
+            return plan
+    return None
+
+
+def _proven_axes(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
+) -> dict[Axis, tuple[AxisValue, ...]]:
+    """Values of the axes that runs have; an axis of which none has any stays free."""
+    space, family = space_of(search, context, profile, choice), context.family
+    values: dict[Axis, list[Any]] = {
+        axis: proven_values(family, axis, [int(value) for value in getattr(space, axis)]) for axis in DEGREES
+    }
+    values["schedule"] = [plain(1).name, *proven_values(family, "schedule", [SCHEDULES[n] for n in space.schedule])]
+    if context.model.is_moe:
+        names = [DISPATCHERS[number] for number in space.moe_dispatcher]
+        values["moe_dispatcher"] = proven_values(family, "moe_dispatcher", names)
+    return {axis: tuple(dict.fromkeys(some)) for axis, some in values.items() if some}
+
+
 # Where nobody published a recipe.
 MOST_TRIED = 60
-FEATURES: dict[str, Switch] = {
+PLAIN_FEATURES: dict[str, Switch] = {
     "adaptive_pipe": "off",
     "hierarchical_a2a": "off",
     "selective_recompute": "off",
@@ -52,31 +147,31 @@ FEATURES: dict[str, Switch] = {
 }
 
 
-def plain_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+def baseline_1f1b(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     """1F1B with full recompute, micro batch 1 and even layers, at the smallest TP x PP that fits.
 
     Experts are spread over one node. Where cards may stay idle and all of them have no such strategy, on fewer. None
     where there is none.
     """
-    plan = _plain_start_on(spec, profile, context, identity)
+    plan = _baseline_1f1b_on(spec, profile, context, identity)
     if plan is not None or spec.cluster.use != "at_most":
         return plan
     choice = choice_of(spec, profile)
     _, *fewer = of_sizes(spec, profile, choice, context)
-    starts = (_plain_start_on(spec, profile, each, identity) for each in fewer)
+    starts = (_baseline_1f1b_on(spec, profile, each, identity) for each in fewer)
     return next((plan for plan in starts if plan is not None), None)
 
 
-def _plain_start_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+def _baseline_1f1b_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     search = SearchSpec(
         target=spec.search.target,
         target_release=spec.search.target_release,
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
-        features=FEATURES,
+        features=PLAIN_FEATURES,
     )
     choice = choice_of(spec, profile, search)
     first, *others = (
-        replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
+        replace(each, features=each.features - set(PLAIN_FEATURES), facts=_unasked(each)) for each in closed(context)
     )
     context = replace(first, alternatives=tuple(others))
     tree, _ = legal_tree(search, context, profile, choice)
@@ -162,7 +257,7 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
         return proven.model_copy(
             update={"label": PROVEN, "explanation": Message("ranking.best_plan_of_proven_features")}
         )
-    plan = plain_start(spec, profile, context, identity)
+    plan = baseline_1f1b(spec, profile, context, identity)
     if plan is None:
         return None
     text = Message("ranking.n_1f1b_with_every_layer_recomputed_at_smallest_tp")

@@ -13,6 +13,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.search.choices.effort import cores
 from autodeploy.search.placement.evaluate import OPTIMAL_GAP
+from autodeploy.search.ranking.counterfactuals import counterfactual, stepped
 from autodeploy.search.ranking.diversity import pareto_set
 from autodeploy.search.ranking.explanation import explanation, memory_explanation
 from autodeploy.search.ranking.infeasible import divisibility_warnings, why_infeasible
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.search.ranking.advice import Advice
+    from autodeploy.search.ranking.counterfactuals import Step
     from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.search.ranking.reference_plans import ReferencePlans
     from autodeploy.specs.spec import Spec
@@ -79,7 +81,7 @@ class Outcome:
 
     searched : the space and its bounds. frontier : the plans, and what is left open. unrestricted : what the target
         costs. advice : the ranking by risk; without it plans are ranked by the objective. beside : what stands beside
-        the plans; without it they stand alone.
+        the plans; without it they stand alone. steps : of the first plan's axes, of which there are plans.
     """
 
     searched: SearchSpace
@@ -87,6 +89,7 @@ class Outcome:
     unrestricted: Unrestricted
     advice: Advice | None = None
     beside: ReferencePlans | None = None
+    steps: Sequence[Step] = ()
 
 
 def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: Deadline) -> PlanSet:
@@ -101,7 +104,14 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     searched, frontier, advice, beside = outcome.searched, outcome.frontier, outcome.advice, outcome.beside
     hurried = deadline.finish()
     order, neutral = chosen(frontier, advice, spec.search)
-    documents = _described([*order, *neutral], spec, identity, deadline, hurried=hurried)
+    pool = frontier.best if advice is None else [each.solved for each in advice.weighed]
+    moved = [] if hurried else stepped(outcome.steps, [*order[:1], *pool])
+    documents = _described([*order, *neutral, *(each for _, each in moved)], spec, identity, deadline, hurried=hurried)
+    apart = [
+        weighed(plan, advice, solved, identity.ratio)
+        for plan, (_, solved) in zip(documents[len(order) + len(neutral) :], moved, strict=False)
+    ]
+    documents = documents[: len(order) + len(neutral)]
     order, neutral = order[: len(documents)], neutral[: max(0, len(documents) - len(order))]
     plans = [
         weighed(plan, advice, solved, identity.ratio)
@@ -138,6 +148,12 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
         risk=_ranking(advice, order, ranked),
         fastest=None if first is None else fastest_of(first, ranked, advice),
         valley=valley,
+        counterfactuals=tuple(
+            sorted(
+                (counterfactual(step, plan, ranked[0]) for (step, _), plan in zip(moved, apart, strict=False)),
+                key=lambda each: -each.step_time_s,
+            )
+        ),
         rescaled=identity.measured,
         features_off={} if beside is None else choice_of(spec, profile).off_everywhere,
         warnings=(
@@ -168,7 +184,7 @@ class Searching:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven of the best plan. optimal_gap : the largest gap of a plan that counts as the best there is.
+    """Proof of the best plan. optimal_gap : the largest gap of a plan that counts as the best there is.
     not_searched : what the release launches beside the strategies that it holds for.
     """
 
@@ -241,7 +257,7 @@ def _described(
 
 
 def _counts(searched: SearchSpace, frontier: SearchState) -> Counts:
-    """What became of every strategy of the space."""
+    """Fates of the strategies of the space."""
     counts = searched.counts
     return Counts(
         enumerated=counts.enumerated,
@@ -322,7 +338,7 @@ def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float |
 
 
 def _relaxation(frontier: SearchState, objective: str) -> str:
-    """What the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
+    """Relaxation that the bound of the whole space rests on: of the candidate or plan that has the least."""
     if objective == "peak_memory":
         return Message("ranking.layers_over_stages_in_any_order_everything_freed")
     plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
@@ -362,7 +378,7 @@ def ranked_plans(
 
 
 def _gap(plan: Plan, objective: str, bound: float | None) -> float | None:
-    """How much better than the plan any could be."""
+    """Gap between the plan and the best that any could be."""
     return gap_of(plan.peak_memory_gib if objective == "peak_memory" else plan.step_time_s, bound)
 
 

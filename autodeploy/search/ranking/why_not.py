@@ -1,21 +1,40 @@
-"""Why a strategy is not the plan."""
+"""Why a strategy is not the plan: one that is given as a whole, or of which some axes are given."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+import numpy as np
+
+from autodeploy.costs.inputs.build_context import choice_context
 from autodeploy.messages import Message, joined
+from autodeploy.search.branch_and_bound.search_space import search_space
 from autodeploy.search.ranking.explanation import explanation
-from autodeploy.space.rules import broken_rules, told, values_of
+from autodeploy.search.ranking.infeasible import missing_memory
+from autodeploy.search.ranking.nearest_legal import conflict
+from autodeploy.space.candidates import CHOICES
+from autodeploy.space.feature_choice import choice_of
+from autodeploy.space.rules import broken_rules, told, values_of, where_known
+from autodeploy.space.space import log2_ratio
 from autodeploy.specs.answers import WhyNot
+from autodeploy.specs.derived_fields import SWITCHED
+from autodeploy.specs.planset import NearestChange
+from autodeploy.specs.search import Axis
+from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from autodeploy.costs.inputs.context import Context
+    from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.space.candidates import Candidates
-    from autodeploy.specs.planset import NearestChange, Plan, PlanSet
+    from autodeploy.space.feature_choice import FeatureChoice
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.search import AxisValue
     from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
 
 
 CLEARLY_FASTER = 0.999
@@ -98,3 +117,241 @@ def short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]
 
 def _slower_pct(plan: Plan, step_time_s: float | None) -> float | None:
     return None if step_time_s is None else 100.0 * (plan.step_time_s / step_time_s - 1.0)
+
+
+# A strategy of which only some axes are given: the best plan that has them, or what rules out every one that does.
+AXES: tuple[Axis, ...] = get_args(Axis)
+SEARCH: Final[dict[str, Any]] = {"effort": "default", "top_k": 5, "gap": 0.05}
+"""With fewer plans to compare, what is recommended of them is up to a tenth slower; where all degrees are given there
+are few, and the spec's own search is as quick."""
+OF_EXPERTS = ("etp", "moe_dispatcher")
+DEGREES = frozenset({"tp", "pp", "vpp", "cp", "micro_batch_size", "schedule"})
+LAYOUT = frozenset({"layers_per_stage", "recompute", "swap", "swap_per_stage"})
+FEW_AXES: Final = 6
+
+
+def is_whole(strategy: Strategy, *, moe: bool) -> bool:
+    """Whether a strategy is judged as it stands: it gives every degree, and where layers are or what they keep.
+
+    So is one of a schedule that no search looks at.
+    """
+    given = strategy.model_fields_set
+    degrees = DEGREES | {"ep"} if moe else DEGREES
+    return not kinds.schedule(strategy.schedule).searched or (degrees <= given and bool(LAYOUT & given))
+
+
+def given_axes(strategy: Strategy, *, moe: bool) -> dict[Axis, AxisValue]:
+    """The axes that a strategy gives."""
+    names = [name for name in AXES if name in strategy.model_fields_set and (moe or name not in OF_EXPERTS)]
+    return {name: getattr(strategy, name) for name in names if getattr(strategy, name) is not None}
+
+
+@dataclass(frozen=True)
+class PartialStrategy:
+    """A question: the axes that are given of a strategy, and the spec that they are to be a plan of.
+
+    ratio : of measured over predicted times, by which every time of an answer is multiplied.
+    beside : the recommended strategy, if known: of many axes those that it has are not named.
+    """
+
+    spec: Spec
+    strategy: Strategy
+    profile: Profile
+    choice: FeatureChoice
+    context: Context
+    ratio: float = 1.0
+    beside: Strategy | None = None
+
+    @classmethod
+    def of(cls, prepared: Prepared, strategy: Strategy, known: PlanSet | None) -> PartialStrategy:
+        """The question of a strategy where these plans are known."""
+        beside = known.plans[0].strategy if known is not None and known.plans else None
+        return cls(
+            prepared.spec,
+            strategy,
+            prepared.profile,
+            prepared.choice,
+            prepared.context,
+            prepared.identity.ratio,
+            beside,
+        )
+
+    @property
+    def axes(self) -> dict[Axis, AxisValue]:
+        """The axes that are given."""
+        return given_axes(self.strategy, moe=self.context.model.is_moe)
+
+    @property
+    def words(self) -> str:
+        """`tp=8, pp=4, recompute=…`, in any language."""
+        beside: dict[str, Any] = {} if self.beside is None else self.beside.model_dump()
+        return shown_axes(self.axes, beside, sorted(self.strategy.model_fields_set - self.axes.keys()))
+
+    def pinned(self, axes: Mapping[Axis, AxisValue]) -> Spec:
+        """The spec of a search among strategies with these axes; of the given ones it says nothing else."""
+        search = self.spec.search
+        switches = {name: "on" if getattr(self.strategy, name) else "off" for name in self._switched()}
+        asked: dict[str, Any] = {
+            **({} if axes.keys() >= DEGREES else SEARCH),
+            "fix": {name: value for name, value in search.fix.items() if name not in self.axes} | dict(axes),
+            "features": {**search.features, **switches},
+        }
+        for field in ("allow", "forbid"):
+            asked[field] = {name: values for name, values in getattr(search, field).items() if name not in self.axes}
+        training = self.spec.training.model_copy(update={"tokens": None})
+        return self.spec.model_copy(
+            update={"strategy": None, "run": None, "training": training, "search": search.model_copy(update=asked)}
+        )
+
+    def _switched(self) -> tuple[str, ...]:
+        return tuple(name for name in SWITCHED if name in self.strategy.model_fields_set)
+
+    def as_given(self, plan: Plan) -> Strategy | None:
+        """The plan's strategy with what else is given, such as recomputation; None where it has that already."""
+        names = self.strategy.model_fields_set - self.axes.keys()
+        given = {name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name) is not None}
+        changes = {name: value for name, value in given.items() if value != getattr(plan.strategy, name)}
+        if "swap" in changes:
+            changes.setdefault("swap_per_stage", None)
+        return plan.strategy.model_copy(update=changes) if changes else None
+
+
+def shown_axes(axes: Mapping[Any, Any], beside: Mapping[str, Any], others: Iterable[str] = ()) -> str:
+    """`tp=8, pp=4, recompute=…`; of many axes, as where a plan is changed, those that another plan has not."""
+    different = {axis: value for axis, value in axes.items() if len(axes) <= FEW_AXES or beside.get(axis) != value}
+    shown = [f"{axis}={value}" for axis, value in (different or axes).items()]
+    words = ", ".join([*shown, *(f"{name}=…" for name in others)])
+    return words if len(shown) == len(axes) else Message("ranking.other_axes_as_recommended", axes=words)
+
+
+def explain_partly_given(
+    asked: PartialStrategy,
+    *,
+    search: Callable[..., PlanSet],
+    predicted: Callable[[Strategy], Plan],
+    best: Callable[[], PlanSet] | None,
+) -> WhyNot:
+    """The best plan that has what is given against the recommended and the fastest one.
+
+    It is that of a search with what is given fixed, or the first of the plans found with everything free that has
+    it, whichever is to be expected faster; of a step of the recommended plan's axes, what the search found of it.
+
+    Parameters
+    ----------
+    search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free; None
+        compares with nothing.
+    """
+    answer = search(asked.pinned(asked.axes), alone=True)
+    if not answer.plans:
+        return _ruled_out(asked, answer)
+    result = answer if best is None else best()
+    step = next((each for each in result.counterfactuals if each.axes == asked.axes), None)
+    plan = _better(answer.plans[0], result, asked.axes) if step is None else predicted(step.strategy)
+    whole = asked.as_given(plan)
+    if whole is not None:
+        stands = predicted(whole)
+        if not stands.fits:
+            return short_of_memory(stands, plan, lambda: result).model_copy(update={"completed": stands})
+        plan = stands
+    return timed(
+        WhyNot(message=Message("common.at_best_with", axes=asked.words, verdict=verdict(plan, result)), completed=plan),
+        plan,
+        result,
+    )
+
+
+def _better(answered: Plan, result: PlanSet, axes: Mapping[Axis, AxisValue]) -> Plan:
+    """This plan, or the first of the answer with these axes; always that where it is recommended for being safe."""
+    ranked = next((each for each in result.plans if _has(each, axes)), None)
+    if ranked is None:
+        return answered
+    averse = result.risk is not None and result.risk.risk == "averse"
+    if averse and ranked.plan_id == result.plans[0].plan_id:
+        return ranked
+    least = result.risk.least_p_fits if result.risk is not None else 0.0
+
+    def key(plan: Plan) -> tuple[bool, float]:
+        expected = plan.step_time_s if plan.expected_step_time_s is None else plan.expected_step_time_s
+        return plan.p_fits is not None and plan.p_fits < least, expected
+
+    return min((ranked, answered), key=key)
+
+
+def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
+    return all(getattr(plan.strategy, name) == value for name, value in axes.items())
+
+
+def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
+    """Which rules leave nothing, or that nothing fits, and what comes nearest."""
+    counts, spec = answer.counts, asked.pinned(asked.axes)
+    choice = choice_of(spec, asked.profile)
+    context = choice_context(spec, asked.profile, choice)
+    if counts.enumerated > sum(counts.rejected.values()):
+        late = not answer.reproducible and spec.search.mode == "reproducible"
+        message = Message("ranking.search_ran_out_of_time") if late else missing_memory(spec, asked.profile, context)
+        return WhyNot(
+            rule=None if late else "memory",
+            message=Message("ranking.no_plan_with", axes=asked.words, text=message),
+            nearest=_nearest(asked),
+        )
+    reasons = conflict(spec.search, context, asked.profile, choice)
+    rules = [reason for reason in reasons if not reason.is_pin]
+    own = [reason.text for reason in reasons if reason.is_pin and reason.name not in asked.axes]
+    facts: dict[str, Any] = dict(context.facts)
+    facts.update((str(axis), value) for axis, value in asked.axes.items())
+    rule_texts = (where_known(rule.name, rule.text, facts) for rule in rules)
+    said = [*rule_texts, *own]
+    texts = joined(said, "semicolon") if said else Message("ranking.no_strategy_of_this_cluster_is_like_that")
+    return WhyNot(
+        rule=rules[0].name if rules else "space",
+        message=Message("ranking.nothing_with_is_legal_for", axes=asked.words, target=spec.search.target, texts=texts),
+        broken_rules=tuple(rule.name for rule in rules),
+        nearest=_nearest(asked),
+    )
+
+
+def _nearest(asked: PartialStrategy) -> tuple[NearestChange, ...]:
+    """The nearest values of the given axes with which something fits, and what a step takes then by the sweep.
+
+    Fewest axes changed, then the least sum of |log2 ratio|, then the fastest. One axis is freed after the other, then
+    all of them.
+    """
+    axes = asked.axes
+    singles = [{name: value for name, value in axes.items() if name != free} for free in axes]
+    none: dict[Axis, AxisValue] = {}
+    for kept in (singles, [none] if len(axes) > 1 else []):
+        near = [each for each in (_nearest_with(asked, some) for some in kept) if each is not None]
+        if near:
+            _, change, seconds = min(near, key=lambda each: each[0])
+            return (NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.4g}")),)
+    return ()
+
+
+def _nearest_with(
+    asked: PartialStrategy, kept: Mapping[Axis, AxisValue]
+) -> tuple[tuple[float, float, float], str, float] | None:
+    """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
+    spec = asked.pinned(kept)
+    choice = choice_of(spec, asked.profile)
+    space = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
+    fits = np.flatnonzero(space.swept.template_fits)
+    seconds = asked.ratio * space.swept.after_recompute_s
+    if not len(fits):
+        return None
+    candidates = space.candidates.take(fits)
+    changed, distance = np.zeros(len(fits)), np.zeros(len(fits))
+    freed = [name for name in asked.axes if name not in kept]
+    for name in freed:
+        wanted, values = asked.axes[name], getattr(candidates, name)
+        if name in CHOICES:
+            changed += values != CHOICES[name].index(str(wanted))
+            continue
+        distinct, of = np.unique(values, return_inverse=True)
+        ratios = np.array([log2_ratio(int(value), int(wanted)) for value in distinct])[of]
+        changed += ratios > 0
+        distance += ratios
+    first = int(np.lexsort((seconds[fits], distance, changed))[0])
+    row = candidates.axes_at(first)
+    change = ", ".join(f"{name}: {asked.axes[name]} -> {row[name]}" for name in freed if row[name] != asked.axes[name])
+    key = (float(changed[first]), float(distance[first]), float(seconds[fits[first]]))
+    return key, change, key[2]

@@ -118,6 +118,7 @@ class KeyView:
     max_time_limit_s: float | None
     created_at: datetime
     last_used_at: datetime | None
+    expires_at: datetime | None
     revoked_at: datetime | None
 
 
@@ -140,6 +141,7 @@ class AccessService:
         max_spec_bytes: int | None = None,
         max_running: int | None = None,
         max_time_limit_s: float | None = None,
+        expires_in: timedelta | None = None,
     ) -> tuple[str, KeyView]:
         """A new key, which nobody can show again, and what is stored of it.
 
@@ -150,6 +152,7 @@ class AccessService:
         max_spec_bytes : length of a request's body; None takes AUTODEPLOY_BODY_LIMIT_BYTES, which bounds it too.
         max_running : searches that run at once; None leaves it to the server.
         max_time_limit_s : longest time limit of a search, in seconds; None takes the server's.
+        expires_in : after so long the key is no longer valid; None: only once it is revoked.
 
         Raises
         ------
@@ -177,6 +180,7 @@ class AccessService:
         )
         with self._database.write() as session:
             row.created_at = now_in(session)
+            row.expires_at = None if expires_in is None else row.created_at + expires_in
             row.id = new_key_id(row.created_at)
             ApiKeys(session).add(row)
             return key, _view(row)
@@ -209,7 +213,7 @@ class AccessService:
         row = None
         if KEY.fullmatch(key):
             with self._database.read() as session:
-                row = ApiKeys(session).by_hash(hash_of(key))
+                row = ApiKeys(session).by_hash(hash_of(key), now=now_in(session))
         if row is None:
             with self._lock:
                 self._known.discard(hash_of(key))
@@ -242,10 +246,11 @@ class AccessService:
         Raises
         ------
         UnknownCallerError
-            when it has ended, is older than that, or its key is revoked.
+            when it has ended, is older than that, or its key is revoked or has expired.
         """
         with self._database.read() as session:
-            row = Sessions(session).key_of(hash_of(token), since=now_in(session) - timedelta(seconds=max_age_s))
+            now = now_in(session)
+            row = Sessions(session).key_of(hash_of(token), since=now - timedelta(seconds=max_age_s), now=now)
         if row is None:
             raise _not_valid()
         return self._principal(row)
@@ -317,6 +322,10 @@ def _view(row: ApiKeyRow) -> KeyView:
 
 
 # The audit log.
+# So many of the newest entries are read for a page before an index is searched.
+WALKED = 4000
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
     """Which entries a list names; None does not restrict."""
@@ -340,15 +349,26 @@ class AuditEntries:
         self.session.flush()
 
     def page(self, where: AuditFilter, *, limit: int, after: str | None = None) -> Sequence[AuditRow]:
-        """Up to `limit` entries, newest first, that come after the entry `after`."""
-        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
-        for name in AuditFilter.__dataclass_fields__:
-            wanted = getattr(where, name)
-            if wanted is not None:
-                query = query.where(getattr(AuditRow, name) == wanted)
-        if after is not None:
-            query = query.where(AuditRow.id < after)
-        return self.session.scalars(query).all()
+        """Up to `limit` entries, newest first, that come after the entry `after`.
+
+        Where the newest do not fill the page, the index that has what the log is filtered by is searched for the rest.
+        """
+        names = [name for name in AuditFilter.__dataclass_fields__ if getattr(where, name) is not None]
+        place = [] if after is None else [AuditRow.id < after]
+        newest = select(AuditRow.id).where(*place).order_by(AuditRow.id.desc()).offset(WALKED).limit(1)
+        end = self.session.scalar(newest) if names and "object_id" not in names else None
+        query = select(AuditRow).where(*place).limit(limit)
+        if end is not None:
+            # Concatenated, a column is no longer one of an index: that of the ids is walked.
+            equal = [getattr(AuditRow, name) + "" == getattr(where, name) for name in names]
+            rows = self.session.scalars(query.where(*equal, AuditRow.id >= end).order_by(AuditRow.id.desc())).all()
+            if len(rows) == limit:
+                return rows
+        equal = [getattr(AuditRow, name) == getattr(where, name) for name in names]
+        order = AuditRow.id if end is None else AuditRow.id + ""
+        ids = select(AuditRow.id).where(*place, *equal).order_by(order.desc()).limit(limit)
+        found = self.session.scalars(ids).all()
+        return self.session.scalars(select(AuditRow).where(AuditRow.id.in_(found)).order_by(AuditRow.id.desc())).all()
 
 
 # Where a change comes from that was made at the database's own machine.

@@ -141,8 +141,8 @@ MAX_WAITING_PER_PROCESS = 8
 class CallPool:
     """`settings.call_processes` processes, each made by `make_ready` or when first needed, and again after it died."""
 
-    def __init__(self, settings: Settings, planner: str) -> None:
-        self.tally = CallTally()
+    def __init__(self, settings: Settings, planner: str, tally: CallTally | None = None) -> None:
+        self.tally = tally or CallTally()
         self._limit_s = settings.call_limit_s
         self._lock = threading.Lock()
         self._searching: set[str] = set()

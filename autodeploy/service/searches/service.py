@@ -35,7 +35,8 @@ from autodeploy.service.store.events import STATUS, Deliveries, Events, Idempote
 from autodeploy.service.store.keys import ApiKeys
 from autodeploy.service.store.plan_rows import Plans, plan_json
 from autodeploy.service.store.queue import Queue
-from autodeploy.service.store.searches import LIST_COLUMNS, Searches, SearchFilter, sorted_page
+from autodeploy.service.store.search_list import NEWEST, SearchFilter, page
+from autodeploy.service.store.searches import LIST_COLUMNS, Searches
 from autodeploy.specs.planset import FINISHED, Plan, plan_set_of_one
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 EVERYWHERE = SearchFilter()
-NEWEST = "-created_at"
 
 
 GIVEN = Message("services.this_plan_was_estimated_as_it_was_given")
@@ -361,7 +361,7 @@ class SearchService:
     def list(
         self, where: SearchFilter = EVERYWHERE, *, limit: int = 20, after: str | None = None, sort: str = NEWEST
     ) -> SearchPage:
-        """Searches newest first, or as `sorted_page` says; `after` is the id of the last one seen.
+        """Searches newest first, or as `search_list.page` says; `after` is the id of the last one seen.
 
         Raises
         ------
@@ -370,10 +370,7 @@ class SearchService:
         """
         where = replace(where, team=self._principal.team_asked_for(where.team))
         with self._database.read() as session:
-            if sort == NEWEST:
-                rows = Searches(session).page(where, limit=limit + 1, after=after)
-            else:
-                rows = sorted_page(session, LIST_COLUMNS, where, sort, limit=limit + 1, after=after)
+            rows = page(session, LIST_COLUMNS, where, sort, limit=limit + 1, after=after)
             shown = rows[:limit]
             tags = Searches(session).tags([row.id for row in shown]) if shown else {}
             planned = [row for row in shown if row.num_plans]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.service.store import queue_state
 from autodeploy.service.store.base import Page, now_in
-from autodeploy.service.store.queue_state import SHORT_S, Running, Slots, Waiting, next_search
-from autodeploy.service.store.tables import DEFAULT_TEAM
+from autodeploy.service.store.queue_state import Running, Slots, Waiting, next_search
+from autodeploy.service.store.tables import DEFAULT_TEAM, SHORT_S
 from autodeploy.specs.planset import FINISHED
 
 if TYPE_CHECKING:

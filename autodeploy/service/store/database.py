@@ -131,6 +131,8 @@ class Database:
             event.listen(self.engine, "do_connect", self._make_private)
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            event.listen(self.engine, "connect", _prepare_postgresql)
         # A read is one statement after the other; without BEGIN and ROLLBACK PostgreSQL is asked half as often.
         # SQLite keeps them, which cost nothing there and give every read one snapshot.
         self._reader = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -186,6 +188,12 @@ class Database:
             log.error("the database refuses writes: %s", error.orig)
             self._logged_s = now_s
         self._refused_s = now_s
+
+    def size_bytes(self, session: Session) -> int:
+        """Bytes of the database on its disk."""
+        sqlite = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        query = sqlite if self.is_sqlite else "SELECT pg_database_size(current_database())"
+        return int(session.execute(text(query)).scalar_one())
 
     @property
     def conninfo(self) -> str:
@@ -248,6 +256,13 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    # To compile a query takes longer than any of ours.
+    autocommit, connection.autocommit = connection.autocommit, True
+    connection.execute("SET jit = off")
+    connection.autocommit = autocommit
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import CursorResult, delete, func, or_, select, update
+from sqlalchemy import CursorResult, and_, delete, func, or_, select, update
 
-from autodeploy.service.store.tables import ApiKeyRow, SearchRow, SessionRow
+from autodeploy.service.store.tables import QUEUED, RUNNING, ApiKeyRow, SearchRow, SessionRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
-
-UNFINISHED = ("queued", "running")
 
 
 class Sessions:
@@ -29,12 +27,12 @@ class Sessions:
         self.session.add(SessionRow(token_hash=token_hash, key_id=key_id, created_at=now))
         self.session.flush()
 
-    def key_of(self, token_hash: str, *, since: datetime) -> ApiKeyRow | None:
+    def key_of(self, token_hash: str, *, since: datetime, now: datetime) -> ApiKeyRow | None:
         """The key of a session that began after that moment, if neither has ended."""
         query = (
             select(ApiKeyRow)
             .join(SessionRow, SessionRow.key_id == ApiKeyRow.id)
-            .where(SessionRow.token_hash == token_hash, SessionRow.created_at > since, ApiKeyRow.revoked_at.is_(None))
+            .where(SessionRow.token_hash == token_hash, SessionRow.created_at > since, _is_valid(now))
         )
         return self.session.scalar(query)
 
@@ -75,9 +73,9 @@ class ApiKeys:
         """The key with that id."""
         return self.session.get(ApiKeyRow, key_id)
 
-    def by_hash(self, key_hash: str) -> ApiKeyRow | None:
-        """The key with that hash, if it is not revoked."""
-        query = select(ApiKeyRow).where(ApiKeyRow.key_hash == key_hash, ApiKeyRow.revoked_at.is_(None))
+    def by_hash(self, key_hash: str, *, now: datetime) -> ApiKeyRow | None:
+        """The key with that hash, if it is neither revoked nor expired."""
+        query = select(ApiKeyRow).where(ApiKeyRow.key_hash == key_hash, _is_valid(now))
         return self.session.scalar(query)
 
     def revoke(self, key_id: str, *, now: datetime) -> bool:
@@ -108,5 +106,9 @@ class ApiKeys:
 
     def count_unfinished(self, key_id: str) -> int:
         """How many searches of the key wait or run."""
-        query = select(func.count()).where(SearchRow.status.in_(UNFINISHED), SearchRow.principal == key_id)
-        return self.session.scalar(query) or 0
+        queries = (select(func.count()).where(each, SearchRow.principal == key_id) for each in (QUEUED, RUNNING))
+        return sum(self.session.scalar(query) or 0 for query in queries)
+
+
+def _is_valid(now: datetime) -> ColumnElement[bool]:
+    return and_(ApiKeyRow.revoked_at.is_(None), or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > now))

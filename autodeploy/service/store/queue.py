@@ -15,8 +15,8 @@ from sqlalchemy import CursorResult, Update, bindparam, select, update
 from autodeploy.service.store import queue_state
 from autodeploy.service.store.events import STATUS, Deliveries, Events
 from autodeploy.service.store.queue_state import SlotRules, eligible, first, tied
-from autodeploy.service.store.searches import Searches
-from autodeploy.service.store.tables import SearchRow
+from autodeploy.service.store.searches import Searches, oldest_queued
+from autodeploy.service.store.tables import RUNNING, SearchRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CLAIM_ATTEMPTS = 5
 # What runners ask all the time, put together once.
-_A_QUEUED_ID = select(SearchRow.id).where(SearchRow.status == "queued").limit(1)
+_A_QUEUED_ID = oldest_queued(SearchRow.id).limit(1)
 _CLAIM = (
     update(SearchRow)
     .where(SearchRow.id == bindparam("search_id"), SearchRow.status == "queued")
@@ -78,9 +78,7 @@ class Queue:
 
     def queued_ids(self) -> list[str]:
         """Every search that waits, the oldest first."""
-        return list(
-            self.session.scalars(select(SearchRow.id).where(SearchRow.status == "queued").order_by(SearchRow.id))
-        )
+        return list(self.session.scalars(oldest_queued(SearchRow.id)))
 
     def claim_next(self, owner: str, *, now: datetime, rules: SlotRules = ONE_SLOT) -> Claim | None:
         """Takes the search whose turn it is (`fair_order`); None when there is none that may run now.
@@ -201,9 +199,7 @@ class Queue:
         knows_alive: Callable[[Claim], bool | None] = lambda claim: None,
     ) -> dict[str, str]:
         """Takes back searches whose owner is known to be dead, or unknown with an old heartbeat; their status by id."""
-        running = select(SearchRow.id, SearchRow.owner, SearchRow.attempts, SearchRow.heartbeat_at).where(
-            SearchRow.status == "running"
-        )
+        running = select(SearchRow.id, SearchRow.owner, SearchRow.attempts, SearchRow.heartbeat_at).where(RUNNING)
         lost = {}
         for search_id, owner, attempts, heartbeat_at in self.session.execute(running).all():
             claim = Claim(search_id, owner or "", attempts)

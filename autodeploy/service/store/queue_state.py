@@ -11,29 +11,24 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, bindparam, case, func, or_, select, text, union_all
+from sqlalchemy import bindparam, func, or_, select, text
 
 from autodeploy.kit.version import can_run
 from autodeploy.service.store.base import first_id_at
 from autodeploy.service.store.migration import HEAD_REVISION
-from autodeploy.service.store.tables import ApiKeyRow, SearchRow, WorkerRow
+from autodeploy.service.store.searches import oldest_queued
+from autodeploy.service.store.tables import LANE, LENGTHS_S, QUEUED, RUNNING, SHORT_S, ApiKeyRow, SearchRow, WorkerRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from sqlalchemy import CompoundSelect
     from sqlalchemy.orm import Session
 
 
-SHORT_S = 30.0
-"""A slot is kept for searches that are expected to take less."""
-LENGTHS_S = (1.0, 2.0, 4.0, 8.0, 15.0, SHORT_S, 60.0, 120.0, 240.0, 480.0, 960.0)
-"""Searches between two of these count as equally long: an expectation is no better than that."""
 WINDOW_S = 300.0
 """How far back the use of slots counts."""
 
@@ -150,9 +145,8 @@ def used_within(spans: Iterable[tuple[float, float]], now_s: float) -> float:
     return sum(max(0.0, min(end_s, now_s) - max(start_s, now_s - WINDOW_S)) for start_s, end_s in spans)
 
 
-# Of each key so many searches tell how much it used its slots, none of them made longer before what it has waiting.
-USES_READ = 100
-USES_SINCE = timedelta(hours=2)
+# So many searches that ended last tell how much each key used its slots.
+USES_READ = 500
 # Of the searches of a day that ended with plans so many tell how fast this machine is, which is within a factor of it.
 ENDED = ("optimal", "feasible")
 PACE_SINCE = timedelta(days=1)
@@ -167,8 +161,6 @@ TURN_LIMIT_S = 10
 _LEFT_BEHIND = SearchRow.origin == "cli"
 # The command line runs its searches in its own process, not in a slot: the first attempt is always there.
 _IN_A_SLOT = or_(SearchRow.origin != "cli", SearchRow.attempts > 1)
-_EXPECTED_S = func.coalesce(SearchRow.expected_s, SHORT_S)
-_LENGTH = case(*((bound_s > _EXPECTED_S, place) for place, bound_s in enumerate(LENGTHS_S)), else_=len(LENGTHS_S))
 _COLUMNS = (SearchRow.id, SearchRow.principal, SearchRow.created_at, SearchRow.expected_s, _LEFT_BEHIND)
 _REVISION = text("SELECT version_num FROM alembic_version")
 # Every claim asks these: to put them together takes as long as to ask them.
@@ -176,16 +168,27 @@ _TURN_LIMITS = text(
     "SELECT set_config('lock_timeout', :limit, true), set_config('idle_in_transaction_session_timeout', :limit, true)"
 )
 _TURN = text("SELECT pg_advisory_xact_lock(:lock)")
+# Lane after lane, each found by one step into the index, and of each the oldest: however many wait.
 _HEADS = select(*_COLUMNS, SearchRow.engine_version).where(
     SearchRow.id.in_(
-        select(func.min(SearchRow.id))
-        .where(SearchRow.status == "queued")
-        .group_by(SearchRow.principal, _LEFT_BEHIND, _LENGTH, SearchRow.engine_version)
+        text(f"""
+            WITH RECURSIVE lanes(lane) AS (
+                SELECT min({LANE}) FROM searches WHERE {QUEUED}
+                UNION ALL
+                SELECT (SELECT min({LANE}) FROM searches WHERE {QUEUED} AND {LANE} > lanes.lane)
+                FROM lanes WHERE lanes.lane IS NOT NULL
+            )
+            SELECT (SELECT min(id) FROM searches WHERE {QUEUED} AND {LANE} = lanes.lane)
+            FROM lanes WHERE lanes.lane IS NOT NULL
+        """)
     )
 )
-_RUNNING = select(SearchRow.principal, SearchRow.started_at, SearchRow.expected_s).where(
-    SearchRow.status == "running", _IN_A_SLOT
+_RUNNING = select(SearchRow.principal, SearchRow.started_at, SearchRow.expected_s).where(RUNNING, _IN_A_SLOT)
+_USES = select(SearchRow.principal, SearchRow.started_at, SearchRow.finished_at).where(
+    SearchRow.started_at.is_not(None), _IN_A_SLOT
 )
+_ENDED = _USES.where(SearchRow.finished_at > bindparam("since")).order_by(SearchRow.finished_at.desc()).limit(USES_READ)
+_STARTED = _USES.where(RUNNING)
 _LIVE_SLOTS = select(func.sum(WorkerRow.slots)).where(WorkerRow.seen_at > bindparam("since"))
 _LIMITS = select(ApiKeyRow.id, ApiKeyRow.max_running).where(
     ApiKeyRow.id.in_(bindparam("keys", expanding=True)), ApiKeyRow.max_running.is_not(None)
@@ -227,7 +230,7 @@ def heads(session: Session) -> tuple[Waiting, ...]:
 
 def all_waiting(session: Session, *, limit: int) -> tuple[Waiting, ...]:
     """Searches that wait, the oldest first, at most so many."""
-    query = select(*_COLUMNS).where(SearchRow.status == "queued").order_by(SearchRow.id).limit(limit)
+    query = oldest_queued(*_COLUMNS).limit(limit)
     return tuple(_waiting(row) for row in session.execute(query))
 
 
@@ -259,18 +262,15 @@ def slots(session: Session, rules: SlotRules, keys: Iterable[str], *, now: datet
 
 def used_s(session: Session, waiting: Iterable[Waiting], *, now: datetime) -> dict[str, float]:
     """Seconds of slots that the keys of these searches had of late."""
-    oldest: dict[str, float] = {}
-    for each in waiting:
-        oldest[each.key] = min(each.created_s, oldest.get(each.key, each.created_s))
-    if len(oldest) < 2:
+    keys = {each.key for each in waiting}
+    if len(keys) < 2:
         return {}
-    asked: dict[str, Any] = {"since": now - timedelta(seconds=WINDOW_S)}
-    for number, (key, created_s) in enumerate(oldest.items()):
-        waited = timedelta(seconds=max(0.0, now.timestamp() - created_s))
-        asked |= {f"key_{number}": key, f"first_id_{number}": first_id_at(now - waited - USES_SINCE)}
+    since = now - timedelta(seconds=WINDOW_S)
     spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for key, started_at, finished_at in session.execute(_uses_of(len(oldest)), asked):
-        spans[key].append((started_at.timestamp(), (finished_at or now).timestamp()))
+    for query in (_ENDED, _STARTED):
+        for key, started_at, finished_at in session.execute(query, {"since": since}):
+            if key in keys and started_at is not None:
+                spans[key].append((started_at.timestamp(), (finished_at or now).timestamp()))
     return {key: used_within(spans_of_key, now.timestamp()) for key, spans_of_key in spans.items()}
 
 
@@ -299,28 +299,3 @@ def pace(session: Session, *, now: datetime) -> float:
     if len(ratios) < PACE_LEAST:
         return 1.0
     return min(max(median(ratios), 1.0 / PACE_MOST), PACE_MOST)
-
-
-@lru_cache(maxsize=64)
-def _uses_of(num_keys: int) -> CompoundSelect[Any]:
-    """What so many keys used of late: `key_0` its searches from `first_id_0` on, and so on, and all of them `since`."""
-    return union_all(*(_uses(number) for number in range(num_keys)))
-
-
-def _uses(number: int) -> Any:
-    since = bindparam("since", type_=SearchRow.finished_at.type)
-    newest = (
-        select(SearchRow.principal, SearchRow.started_at, SearchRow.finished_at)
-        .where(
-            SearchRow.principal == bindparam(f"key_{number}"),
-            SearchRow.id >= bindparam(f"first_id_{number}"),
-            SearchRow.status != "queued",
-            SearchRow.started_at.is_not(None),
-            _IN_A_SLOT,
-            or_(SearchRow.finished_at > since, and_(SearchRow.finished_at.is_(None), SearchRow.status == "running")),
-        )
-        .order_by(SearchRow.id.desc())
-        .limit(USES_READ)
-        .subquery()
-    )
-    return select(newest)

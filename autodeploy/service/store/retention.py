@@ -80,7 +80,7 @@ def prune(
     pause_s: float = 0.0,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Deletes finished searches created before that moment, with all that is theirs, and batches without any.
+    """Deletes searches that finished before that moment, with all that is theirs, and batches without any.
 
     Gives the number of searches.
 
@@ -91,11 +91,11 @@ def prune(
     pause_s : after each, for others.
     should_stop : asked between them.
     """
-    old = select(SearchRow.id).where(SearchRow.created_at < before, SearchRow.status.in_(FINISHED))
+    old = select(SearchRow.id).where(SearchRow.finished_at < before, SearchRow.status.in_(FINISHED))
     if keep_tagged:
         old = old.where(~select(TagRow.tag).where(TagRow.search_id == SearchRow.id).exists())
     at_once = batch or DELETED_AT_ONCE
-    pruned = _prune(database, SearchRow, old.order_by(SearchRow.created_at), at_once, pause_s, should_stop)
+    pruned = _prune(database, SearchRow, old.order_by(SearchRow.finished_at), at_once, pause_s, should_stop)
     left = select(SearchRow.id).where(SearchRow.batch_id == BatchRow.id).exists()
     _prune(database, BatchRow, select(BatchRow.id).where(BatchRow.created_at < before, ~left))
     return pruned
@@ -165,9 +165,9 @@ class Housekeeper:
                 return None
             with self._database.write() as session:
                 Sessions(session).forget_before(now - timedelta(seconds=settings.session_s))
-            if settings.keep_audit_days is not None:
+            if settings.keep_audit_days:
                 prune_audit(self._database, before=now - timedelta(days=settings.keep_audit_days))
-            if settings.keep_days is None:
+            if not settings.keep_days:
                 return 0
             before = now - timedelta(days=settings.keep_days)
             pruned = prune(

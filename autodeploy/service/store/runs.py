@@ -198,8 +198,9 @@ def _of_cluster(query: Select[Any], cluster: str, profile: str, limit: int, also
 
 def _planned(query: Select[Any], cluster: str, limit: int) -> Select[Any]:
     return (
+        # Concatenated, the id is no longer that of its index, which a cluster of old searches would be looked for in.
         query.where(SearchRow.cluster == cluster, SearchRow.status.in_(FINISHED_WITH_PLANS), SearchRow.num_plans > 0)
-        .order_by(SearchRow.id.desc())
+        .order_by((SearchRow.id + "").desc())
         .limit(limit)
     )
 

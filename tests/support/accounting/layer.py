@@ -10,6 +10,7 @@ from tests.support.accounting.compressed import add_compressed, add_streams
 from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
 from tests.support.accounting.hiding import Hide, behind, chunked, returned
 from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
+from tests.support.accounting.positions import one_product, rotary, tables
 from tests.support.accounting.sharded import sharded
 from tests.support.accounting.shortcut import do_again
 from tests.support.accounting.uneven_experts import grown, uneven
@@ -443,22 +444,13 @@ def _attention(a: Account, window: int | None) -> None:
     _context_parallel(a, heads)
 
 
-def _rotary(a: Account, elements: float) -> None:
-    """In and out once; unfused: negated half, joined halves, two products, their sum, of queries and of keys."""
-    if "unfused_rotary" in a.run.on:
-        moved = ((2 + 2) / 2 + (2 + 2) + 2 * (2 + 2) + (2 + 2 + 2)) * elements
-        a.vector("rotary", "attention", moved, moved, 2 * 5)
-    else:
-        a.vector("rotary", "attention", (2 + 2) * elements, (2 + 2) * elements, 2)
-
-
 def _grouped(a: Account, heads: float) -> None:
     r, tokens = a.run, a.tokens
     keys = max(r.num_key_value_heads / a.d.tp, 1)
     width = heads * r.head_dim + keys * r.head_dim + keys * r.value
     a.gemm("qkv_proj", "attention", tokens, width, r.hidden_size)
     if not r.learned_position_embeddings:
-        _rotary(a, tokens * (heads + keys) * r.head_dim)
+        rotary(a, tokens * (heads + keys) * r.head_dim)
     if r.copies_heads:
         a.vector("qkv_split", "attention", (2 + 2) * tokens * width, (2 + 2) * tokens * width, 3)
     slices = not r.copies_heads and "flash_attention" in r.on and not r.learned_position_embeddings
@@ -469,7 +461,14 @@ def _grouped(a: Account, heads: float) -> None:
     if r.qk_norm:
         normed = 2 * tokens * (heads + keys) * r.head_dim
         a.vector("qk_norm", "attention", 2 * normed, 3 * normed, 2)
+        if one_product(r):
+            # Queries are an array of their own where groups have several; of keys the whole product is kept, which is
+            # there anyway where attention reads slices of it.
+            normed = 2 * tokens * heads * r.head_dim if heads > keys else 0
+            normed += 2 * tokens * width if r.copies_heads else 0
         a.keep("qk_norm_in", normed)
+    if not r.learned_position_embeddings:
+        tables(a, r.head_dim)
     a.dense_params += r.hidden_size * width
     if r.qk_norm:
         a.dense_params += 2 * r.head_dim
@@ -484,7 +483,7 @@ def _latent(a: Account, heads: float) -> None:
     a.vector("latent_norm", "attention", moved, 2 * moved, 2)
     a.gemm("q_up_proj", "attention", tokens, heads * (nope + rope), q_rank or h)
     a.gemm("kv_up_proj", "attention", tokens, heads * (nope + value), kv_rank)
-    _rotary(a, tokens * (heads + 1) * rope)
+    rotary(a, tokens * (heads + 1) * rope)
     kept_value = value
     if "rect_fa" not in r.on:
         kept_value = nope + rope
@@ -494,6 +493,7 @@ def _latent(a: Account, heads: float) -> None:
     rows = tokens if keeps_gathered(r) else local
     read = 0 if r.lora_rank else rows * (q_rank + kv_rank + rope) * 2  # frozen, they read nothing again
     a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + read)
+    tables(a, rope)
     a.keep("latent_q", 2 * tokens * heads * (nope + rope))
     a.keep("latent_kv", 2 * tokens * heads * (nope + rope + kept_value))
     _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))

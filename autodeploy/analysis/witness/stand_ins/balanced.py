@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .record import NOTES
 
@@ -27,6 +28,20 @@ def balance_routing() -> None:
             places = (torch.arange(tokens)[:, None] * taken + torch.arange(taken)) % experts
             raised = torch.zeros(tokens, experts).scatter_(1, places, FAR).view(logits.shape).to(logits.dtype)
         NOTES.quiet = before
-        return routing(self, logits + raised, *args, **named)
+        found = routing(self, logits + raised, *args, **named)
+        return (found[0], _real(found[1], places, experts), *found[2:])
 
     router.routing = even
+
+
+def _real(chosen: Any, places: Any, experts: int) -> Any:
+    """The same choice in numbers where sizes alone are known: a map of tokens by experts, or a token's experts."""
+    if not isinstance(chosen, FakeTensor):
+        return chosen
+    before, NOTES.quiet = NOTES.quiet, True
+    with torch.no_grad():
+        if chosen.shape[-1] == experts:
+            places = torch.zeros(places.shape[0], experts, dtype=torch.bool).scatter_(1, places, True)
+        out = places.view(chosen.shape).to(chosen.dtype)
+    NOTES.quiet = before
+    return out

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import balanced, group, host, kept, passes
+from . import balanced, group, host, kept, passes, samples, sizes
 from .absent import module, stand_in_for
 from .record import BETWEEN, NOTES, nbytes
 
@@ -51,7 +51,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     try:
         _prepare(request, trees)
         _watch(model)
-        runpy.run_path(str((_trainer(trees) or trees["megatron"]) / "pretrain_gpt.py"), run_name="__main__")
+        runpy.run_path(str((_trainer(trees) or trees["megatron"]) / request["entry"]), run_name="__main__")
     except SystemExit as stop:
         answer["error"] = f"SystemExit: {stop.code}" if stop.code else None
     except BaseException as fault:  # a framework may raise anything
@@ -85,7 +85,7 @@ def _prepare(request: dict[str, Any], trees: dict[str, Path]) -> None:
     group.become_one_rank(rank, world)
     if not hasattr(typing, "override"):  # of Python 3.12, in newer Megatron-LM
         typing.override = lambda method: method
-    sys.argv = ["pretrain_gpt.py", *request["argv"]]
+    sys.argv = [request["entry"], *request["argv"]]
     sys.path[:0] = [str(tree) for tree in trees.values()]
     if request["ascend"]:
         from . import npu
@@ -100,11 +100,16 @@ def _prepare(request: dict[str, Any], trees: dict[str, Path]) -> None:
         stand_in_for(ABSENT)
         transformer_engine.install()
     _data_helpers()
+    if "--stage" in request["argv"]:
+        samples.feed_samples(TOKENS)
     kept.lift_hooks_around_functions()
     random = importlib.import_module("megatron.core.tensor_parallel.random")
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     balanced.balance_routing()
+    if request.get("real_widths"):
+        importlib.import_module("megatron.core.timers").Timers.get_all_timers_string = lambda *_, **__: None
+        sizes.install()
 
 
 def _data_helpers() -> None:
@@ -199,7 +204,8 @@ def _states(model: dict[str, Any]) -> dict[str, Any]:
         for buffer in (*_buffers(chunk, "buffers"), *_buffers(chunk, "expert_parallel_buffers"))
     }
     gradients = sum(nbytes(buffer.grad_data) for buffer in buffers.values())
-    used = sum(nbytes(p.main_grad) for chunk in model["chunks"] for p in chunk.parameters() if hasattr(p, "main_grad"))
+    own = {id(p): p for chunk in model["chunks"] for p in chunk.parameters() if hasattr(p, "main_grad")}
+    used = sum(nbytes(p.main_grad) for p in own.values())
     optimizer = model["optimizer"]
     for one in getattr(optimizer, "chained_optimizers", None) or [optimizer]:
         inner = getattr(one, "optimizer", None)

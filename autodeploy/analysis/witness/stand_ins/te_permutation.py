@@ -5,26 +5,33 @@ NVIDIA/TransformerEngine @d0067d0d pytorch/triton/permutation.py:52 (2 x experts
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 
+def _places(routing_map: Any) -> SimpleNamespace:
+    """Expert and token of each row: the same as the map of rows, which alone is kept."""
+    return SimpleNamespace(pair=routing_map.bool().t().nonzero(as_tuple=True))
+
+
 class _Permute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, probs: Any, routing_map: Any) -> Any:
-        experts, tokens = routing_map.bool().t().nonzero(as_tuple=True)
         rows = torch.zeros(x.shape[0], 2 * routing_map.shape[1] + 1, dtype=torch.int32)
+        rows.places = _places(routing_map)
+        experts, tokens = rows.places.pair
         ctx.save_for_backward(rows)
-        ctx.places, ctx.shape, ctx.probs_shape = (experts, tokens), x.shape, None if probs is None else probs.shape
-        rows.places = experts, tokens
+        ctx.places, ctx.shape = rows.places, x.shape
+        ctx.probs_shape = None if probs is None else probs.shape
         ctx.mark_non_differentiable(rows)
         ctx.set_materialize_grads(False)
         return x[tokens], None if probs is None else probs[tokens, experts], rows
 
     @staticmethod
     def backward(ctx: Any, g: Any, gp: Any, _: Any) -> Any:
-        experts, tokens = ctx.places
+        experts, tokens = ctx.places.pair
         dx = g.new_zeros(ctx.shape).index_add_(0, tokens, g)
         dp = None
         if gp is not None and ctx.probs_shape is not None:
@@ -36,7 +43,7 @@ class _Permute(torch.autograd.Function):
 class _Unpermute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, rows: Any, probs: Any, shape: Any, places: Any) -> Any:
-        experts, tokens = places
+        experts, tokens = places.pair
         ctx.places = places
         ctx.save_for_backward(*((rows,) if probs is None else (x, rows, probs)))
         scaled = x if probs is None else x * probs[tokens, experts][:, None].to(x.dtype)
@@ -44,7 +51,7 @@ class _Unpermute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        experts, tokens = ctx.places
+        experts, tokens = ctx.places.pair
         dx = g[tokens]
         if len(ctx.saved_tensors) == 1:
             return dx, None, None, None, None
@@ -71,7 +78,7 @@ class _Sort(torch.autograd.Function):
 
 def _permute_with_probs(inp: Any, probs: Any, routing_map: Any, num_out_tokens: int = -1, **_: Any) -> Any:
     out, permuted, rows = _Permute.apply(inp, probs, routing_map)
-    rows.places = tuple(routing_map.bool().t().nonzero(as_tuple=True))
+    rows.places = _places(routing_map)
     return out, permuted, rows
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from autodeploy.service.runner import distributed as bounded_loop
+from autodeploy.service.runner import distributed as loop
 from autodeploy.service.runner.distributed import run_bounded
 
 REST_S = 0.3
@@ -17,7 +17,7 @@ REST_S = 0.3
 @pytest.fixture(autouse=True)
 def _short_rest(monkeypatch):
     """What is deaf is told for a shorter time."""
-    monkeypatch.setattr(bounded_loop, "REST_S", REST_S)
+    monkeypatch.setattr(loop, "REST_S", REST_S)
 
 
 async def deaf(beats: list[float]) -> None:
@@ -53,7 +53,7 @@ def test_work_that_swallows_its_cancellation_is_left_behind(caplog):
     assert len(cancelled) >= 3  # once, and then again and again
     assert time.monotonic() - started_s < 0.2 + 0.3 + REST_S + 1.5
     assert "work at" in caplog.text
-    assert "test_bounded_loop.py" in caplog.text
+    assert "test_loop_with_deadline.py" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

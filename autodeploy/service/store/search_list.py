@@ -1,0 +1,352 @@
+"""A page of the list of searches, however it is filtered and sorted, at a bounded cost.
+
+First the beginning of the order is walked along its index: where the filters leave many rows, a page is full soon. If
+it is not, they leave few, or leave them at the end of the order: then what they leave is gathered from the index that
+holds all that lists filter and sort by, and sorted. Rows themselves are read for the page alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, func, literal, literal_column, or_, select, tuple_
+
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.service.store.base import first_id_at
+from autodeploy.service.store.searches import status_is
+from autodeploy.service.store.tables import STATUSES, SearchRow, TagRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement, Select
+    from sqlalchemy.orm import InstrumentedAttribute, Session
+
+NEWEST = "-created_at"
+# What a list may be sorted by, as its items name it: by creation, by words that many share, by figures.
+WORDS: dict[str, InstrumentedAttribute[Any]] = {
+    "model": SearchRow.model_name,
+    "profile": SearchRow.profile,
+    "status": SearchRow.status,
+}
+SORTS: dict[str, InstrumentedAttribute[Any]] = {
+    "created_at": SearchRow.id,
+    **WORDS,
+    "num_npus": SearchRow.num_npus,
+    "seq_length": SearchRow.seq_length,
+    "global_batch_size": SearchRow.global_batch_size,
+    "best_step_time_s": SearchRow.best_step_time_s,
+    "best_tokens_per_s_per_npu": SearchRow.best_tokens_per_s_per_npu,
+    "best_mfu": SearchRow.best_mfu,
+    "gap": SearchRow.gap,
+}
+# So many rows are walked: of the newest, which lie side by side, and of those sorted by a figure, which do not.
+WALKED_NEWEST, WALKED_FIGURES = 8000, 2000
+# So many searches of a tag are looked up one by one.
+MAX_TAGGED_LOOKUPS = 4000
+# A word that so many have is rare: they are looked up, too.
+MAX_RARE = 500
+# So many words are listed one by one, in the order of words.
+MAX_WORDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFilter:
+    """Searches that a list names; None does not restrict. `author`: the name of the key that asked for it."""
+
+    model: str | None = None
+    profile: str | None = None
+    status: str | None = None
+    tag: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    author: str | None = None
+    team: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """An order of the list, and the last row seen of it: its keys, the first of them None where it has no value."""
+
+    column: InstrumentedAttribute[Any]
+    down: bool
+    after: tuple[Any, ...] | None
+
+    @property
+    def by_id(self) -> bool:
+        return self.column is SearchRow.id
+
+    @property
+    def by_word(self) -> bool:
+        return any(self.column is word for word in WORDS.values())
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether rows without a value come after those with one."""
+        return bool(SearchRow.__table__.c[self.column.key].nullable)
+
+    @property
+    def in_gap(self) -> bool:
+        """Whether the last row seen is one of these."""
+        return self.after is not None and self.after[0] is None
+
+    @property
+    def ties(self) -> tuple[Any, ...]:
+        """Columns that order equal values; an index of a figure has the moment, which is shorter than an id."""
+        return (SearchRow.id,) if self.by_id or self.by_word else (SearchRow.created_at, SearchRow.id)
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        return self.ties if self.by_id else (self.column, *self.ties)
+
+    def behind(self, keys: tuple[Any, ...], values: tuple[Any, ...]) -> ColumnElement[bool]:
+        """Whether a row comes after the one with these values."""
+        row, last = _row(keys, values)
+        return row < last if self.down else row > last  # type: ignore[no-any-return]
+
+    def until(self, keys: tuple[Any, ...], values: tuple[Any, ...]) -> ColumnElement[bool]:
+        """Whether a row does not."""
+        row, last = _row(keys, values)
+        return row >= last if self.down else row <= last  # type: ignore[no-any-return]
+
+    def directed(self, *columns: Any) -> list[ColumnElement[Any]]:
+        return [column.desc() if self.down else column.asc() for column in columns]
+
+
+def _row(keys: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, Any]:
+    typed = [literal(value, key.type) for key, value in zip(keys, values, strict=True)]
+    return (keys[0], typed[0]) if len(keys) == 1 else (tuple_(*keys), tuple_(*typed))
+
+
+def page(
+    session: Session, columns: tuple[Any, ...], where: SearchFilter, sort: str, *, limit: int, after: str | None
+) -> Sequence[Any]:
+    """Up to `limit` rows of these columns in the order of `sort`, its name with `-` before it to begin at the end.
+
+    Rows without the value come last in either direction. Equal values are in the order of their creation.
+
+    Parameters
+    ----------
+    columns : with the id among them.
+
+    Raises
+    ------
+    SpecError
+        when `after` is no longer there, so that nobody knows where to continue.
+    """
+    order = _order(session, where, sort, after)
+    ids = _ids(session, where, order, limit)
+    rows = {row.id: row for row in session.execute(select(*columns).where(SearchRow.id.in_(ids)))} if ids else {}
+    return [rows[search_id] for search_id in ids if search_id in rows]
+
+
+def _order(session: Session, where: SearchFilter, sort: str, after: str | None) -> _Order:
+    order = _Order(SORTS[sort.removeprefix("-")], sort.startswith("-"), None)
+    if after is None:
+        return order
+    if order.by_id:
+        return _Order(order.column, order.down, (after,))
+    last = select(*order.keys).where(SearchRow.id == after)
+    row = session.execute(last if where.team is None else last.where(SearchRow.team == where.team)).one_or_none()
+    if row is None:
+        raise SpecError(Message("store.last_search_of_that_page_is_gone"), path="after")
+    return _Order(order.column, order.down, tuple(row))
+
+
+def _ids(session: Session, where: SearchFilter, order: _Order, limit: int) -> list[str]:
+    found, complete = (
+        _first_words(session, where, order, limit) if order.by_word else _first(session, where, order, limit)
+    )
+    if complete:
+        return found
+    conditions = _filters(where)
+    if where.tag is not None:
+        conditions.append(_is_tagged(where.tag))
+    return _gathered(session, conditions, order, limit)
+
+
+def _first(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
+    """The page, from the rows of what is rare or the beginning of the order, and whether that is all of it."""
+    tagged = select(TagRow.search_id).where(TagRow.tag == where.tag)
+    if where.tag is not None and _is_few(session, tagged, MAX_TAGGED_LOOKUPS):
+        return _gathered(session, [*_filters(where), SearchRow.id.in_(tagged)], order, limit), True
+    found, complete = _walked(session, where, order, limit)
+    words = _words(session, where)
+    if not complete and any(_is_few(session, select(SearchRow.id).where(each), MAX_RARE) for each in words):
+        tags = [] if where.tag is None else [_is_tagged(where.tag)]
+        return _gathered(session, [*_filters(where, unindexed=True), *words, *tags], order, limit), True
+    return found, complete
+
+
+def _first_words(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
+    """The same in an order of words: the lists of the first words, one after the other."""
+    (name,) = (name for name, column in WORDS.items() if column is order.column)
+    wanted = getattr(where, name)
+    found: list[str] = []
+    after = None if order.after is None else order.after[-1:]
+    word = wanted or (order.after[0] if order.after else _next_word(session, order, None))
+    for _ in range(MAX_WORDS):
+        if word is None:
+            return found, True
+        by_id = _Order(SearchRow.id, order.down, after)
+        named: dict[str, Any] = {name: word}
+        more, complete = _first(session, replace(where, **named), by_id, limit - len(found))
+        found += more
+        if not complete or wanted is not None or len(found) == limit:
+            return found, complete
+        word, after = _next_word(session, order, word), None
+    return found, False
+
+
+def _next_word(session: Session, order: _Order, word: str | None) -> str | None:
+    """The one after it, or the first."""
+    if order.column is SearchRow.status:
+        words = sorted(STATUSES, reverse=order.down)
+        return next((each for each in words if word is None or (each < word if order.down else each > word)), None)
+    column = _word(order.column)
+    query = select(func.max(column) if order.down else func.min(column))
+    if word is not None:
+        query = query.where(column < word if order.down else column > word)
+    found: str | None = session.scalar(query)
+    return found
+
+
+def _filters(where: SearchFilter, *, unindexed: bool = False) -> list[ColumnElement[bool]]:
+    """The conditions of all filters but that of tags.
+
+    Parameters
+    ----------
+    unindexed : changed, a column is no longer one of an index: that of the order is walked.
+    """
+    equal = {SearchRow.team: where.team, SearchRow.profile: where.profile, SearchRow.author: where.author}
+    equal |= {SearchRow.model_name: where.model, SearchRow.status: where.status}
+    conditions = [
+        (func.coalesce(column, "") if unindexed or column is SearchRow.status else column) == value
+        for column, value in equal.items()
+        if value is not None
+    ]
+    if where.created_after is not None:
+        conditions.append(SearchRow.created_at >= where.created_after)
+    if where.created_before is not None:
+        conditions.append(SearchRow.created_at < where.created_before)
+    return conditions
+
+
+def _words(session: Session, where: SearchFilter) -> list[ColumnElement[bool]]:
+    """The conditions of filters that have an index of their own, as it has them."""
+    equal = {SearchRow.profile: where.profile, SearchRow.author: where.author, SearchRow.model_name: where.model}
+    conditions = [_word(column) == value for column, value in equal.items() if value is not None]
+    return conditions if where.status is None else [*conditions, status_is(session, where.status)]
+
+
+def _word(column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
+    return column + literal_column("''")
+
+
+def _is_tagged(tag: str) -> ColumnElement[bool]:
+    return select(TagRow.tag).where(TagRow.search_id == SearchRow.id, TagRow.tag == tag).exists()
+
+
+def _is_few(session: Session, ids: Select[Any], most: int) -> bool:
+    """Whether these are at most so many searches; looks at no more than that."""
+    limited = ids.limit(most + 1).subquery()
+    return (session.scalar(select(func.count()).select_from(limited)) or 0) <= most
+
+
+def _walked(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
+    """The beginning of the order as far as the page goes, and whether that is all that belongs there."""
+    filters = _filters(where, unindexed=True)
+    if order.by_id:
+        return _walked_by_creation(session, where, filters, order, limit)
+    if where.tag is not None:
+        filters.append(_is_tagged(where.tag))
+    query = select(SearchRow.id)
+    keys = order.column, SearchRow.created_at
+    found: list[str] = []
+    if not order.in_gap:
+        place: list[ColumnElement[bool]] = [order.column.is_not(None)] if order.has_gaps else []
+        if order.after is not None:
+            place.append(order.behind(order.keys, order.after))
+        found, whole = _stretch(session, query, place, filters, order, keys, limit, WALKED_FIGURES)
+        if len(found) == limit or not (whole and order.has_gaps):
+            return found, whole or len(found) == limit
+    place = [order.column.is_(None)]
+    if order.after is not None and order.in_gap:
+        place.append(order.behind(order.ties, order.after[1:]))
+    rest = limit - len(found)
+    more, whole = _stretch(session, query, place, filters, order, keys, rest, WALKED_FIGURES)
+    return found + more, whole or len(more) == rest
+
+
+def _walked_by_creation(
+    session: Session, where: SearchFilter, filters: list[ColumnElement[bool]], order: _Order, limit: int
+) -> tuple[list[str], bool]:
+    """The same where ids are the order."""
+    search_id, query = SearchRow.id, select(SearchRow.id)
+    place: list[ColumnElement[bool]] = []
+    if where.tag is not None:
+        search_id, query = TagRow.search_id, select(TagRow.search_id)
+        place.append(TagRow.tag == where.tag)
+        if filters:
+            query = query.join(SearchRow, SearchRow.id == search_id)
+    if order.after is not None:
+        place.append(order.behind((search_id,), order.after))
+    # Ids sort by creation, so they bound the part of the list that is read.
+    if where.created_after is not None:
+        place.append(search_id >= first_id_at(where.created_after))
+    if where.created_before is not None:
+        place.append(search_id < first_id_at(where.created_before + timedelta(milliseconds=1)))
+    found, whole = _stretch(session, query, place, filters, order, (search_id,), limit, WALKED_NEWEST)
+    return found, len(found) == limit or whole
+
+
+def _stretch(
+    session: Session,
+    query: Select[Any],
+    place: list[ColumnElement[bool]],
+    filters: list[ColumnElement[bool]],
+    order: _Order,
+    keys: tuple[Any, ...],
+    limit: int,
+    walked: int,
+) -> tuple[list[str], bool]:
+    """Ids in the first `walked` rows of an index's part, and whether the part is no longer; without filters in all.
+
+    Parameters
+    ----------
+    place : the part. keys : what the index is ordered by.
+    """
+    ordered = order.directed(*keys, *([] if order.by_id else [SearchRow.id]))
+    end = None
+    if filters:
+        part = select(*keys).where(*place).order_by(*order.directed(*keys))
+        end = session.execute(part.offset(walked).limit(1)).one_or_none()
+    if end is not None:
+        valued = [(key, value) for key, value in zip(keys, end, strict=True) if value is not None]
+        place = [*place, order.until(*zip(*valued, strict=True))]
+    return list(session.scalars(query.where(*place, *filters).order_by(*ordered).limit(limit))), end is None
+
+
+def _gathered(session: Session, conditions: list[ColumnElement[bool]], order: _Order, limit: int) -> list[str]:
+    """The page of all rows with these conditions, sorted."""
+    if order.after is not None:
+        conditions = [*conditions, _behind(order)]
+    # Changed, the column is no longer that of an index: none is walked to the end.
+    first: Any = func.coalesce(order.column, "") if order.by_id or order.by_word else order.column + 0
+    ordered = order.directed(first, *(order.ties if not order.by_id else ()))
+    if order.has_gaps:
+        ordered = [order.column.is_(None).asc(), *ordered]
+    query = select(SearchRow.id).where(*conditions).order_by(*ordered).limit(limit)
+    return list(session.scalars(query))
+
+
+def _behind(order: _Order) -> ColumnElement[bool]:
+    assert order.after is not None
+    if order.in_gap:
+        return and_(order.column.is_(None), order.behind(order.ties, order.after[1:]))
+    behind = order.behind(order.keys, order.after)
+    return or_(order.column.is_(None), behind) if order.has_gaps else behind
