@@ -106,13 +106,15 @@ def test_the_default_of_a_target_is_what_naming_it_says() -> None:
 
 
 @given(
-    st.sampled_from(sorted(shipped_stacks())), st.sampled_from(["bf16", "fp16", "fp8"]), st.booleans(), st.booleans()
+    st.sampled_from(sorted(shipped_stacks())),
+    st.sampled_from(["bf16", "fp16", "fp8"]),
+    st.frozensets(st.sampled_from(["moe", "mla"])),
 )
-def test_a_copy_under_another_name_changes_nothing(name: str, precision: str, moe: bool, mla: bool) -> None:
+def test_a_copy_under_another_name_changes_nothing(name: str, precision: str, models: frozenset[str]) -> None:
     document = next(d for d in documents() if d["name"] == name)
     copied = stack_of_document({**deepcopy(document), "name": "a-copy", "title": "copy"})
     for date in (None, "2023-05-01", "1.0.RC1", "2024-08-30", "2.1.0", "26.0.0"):
-        run = Run(precision, moe, mla, 4, 2, frozenset({"grouped_gemm"}), date=date)
+        run = Run(precision, models, 4, 2, frozenset({"grouped_gemm"}), date=date)
         one, other = resolved(shipped_stacks()[name], run), resolved(copied, run)
         assert (one.features, one.memory, one.void) == (other.features, other.memory, other.void)
         assert (one.formats, one.settings) == (other.formats, other.settings)
