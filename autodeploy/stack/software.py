@@ -223,6 +223,12 @@ def shipped_stacks() -> Mapping[str, Stack]:
 
 
 @cache
+def memory_facts() -> frozenset[str]:
+    """Names of the facts of memory in the package's stacks: software has them, no launch names them."""
+    return frozenset(name for stack in shipped_stacks().values() for name in stack.facts["memory"])
+
+
+@cache
 def _shipped_documents() -> Mapping[str, Any]:
     folder = files("autodeploy.stack") / "stacks"
     texts = [each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".yaml")]

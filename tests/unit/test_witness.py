@@ -21,6 +21,7 @@ from autodeploy.analysis.witness.toy import toy_launch
 from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import SpecError
+from autodeploy.stack.software import memory_facts
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests.witness import __main__ as witness
 from tests.witness.records import compared, records
@@ -55,6 +56,12 @@ def test_every_plan_that_is_run_is_exported_and_read_for_the_release_of_its_reco
     (record,) = [each for each in RECORDS if each.name == name]
     assert release == record.release
     assert verify.toy_prediction(launch, release)[1].stages == record.stages[-1].counts.stage + 1
+
+
+@pytest.mark.parametrize("name", ["llm_moe", "core_moe", "llm_dualpipev"])
+def test_facts_of_memory_are_no_features_of_a_plan_and_no_note_of_its_launch(name):
+    text = witness.script_of(PLANS[name])
+    assert not [fact for fact in memory_facts() if fact in text]
 
 
 def test_records_cover_frameworks_schedules_and_exchanges():

@@ -11,6 +11,7 @@ from autodeploy.messages import Message, joined
 from autodeploy.specs.planset import PARTS, Loss, Plan
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.software import memory_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 def features_in_use(candidate: Candidates, context: Context) -> set[str]:
     """Names of the features that the first candidate uses; recompute and swap are its layout's to name.
 
-    What an axis of the strategy says is in use whatever is on; facts of a run that are no features always are.
+    What an axis of the strategy says is in use whatever is on; facts of a run that are no features always are, but
+    those of memory, which its software brings.
     """
     possible = {name: each for name, each in FEATURES.items() if each.axis or name in context.features}
     used = {name for name, each in possible.items() if holds(each.in_use, candidate, context)}
-    return used | (set(context.features) - FEATURES.keys())
+    return used | (set(context.features) - FEATURES.keys() - memory_facts())
 
 
 def holds(condition: str, candidate: Candidates, context: Context) -> bool:

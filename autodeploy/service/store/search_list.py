@@ -175,11 +175,18 @@ def _first(session: Session, where: SearchFilter, order: _Order, limit: int) -> 
     if where.tag is not None and _is_few(session, tagged, MAX_TAGGED_LOOKUPS):
         return _gathered(session, [*_filters(where), SearchRow.id.in_(tagged)], order, limit), True
     found, complete = _walked(session, where, order, limit)
-    words = _words(session, where)
-    if not complete and any(_is_few(session, select(SearchRow.id).where(each), MAX_RARE) for each in words):
-        tags = [] if where.tag is None else [_is_tagged(where.tag)]
-        return _gathered(session, [*_filters(where, unindexed=True), *words, *tags], order, limit), True
+    if not complete and (rare := _of_rare(session, where, order, limit)) is not None:
+        return rare, True
     return found, complete
+
+
+def _of_rare(session: Session, where: SearchFilter, order: _Order, limit: int) -> list[str] | None:
+    """The page from the rows of a rare word; None where all words are common."""
+    words = _words(session, where)
+    if not any(_is_few(session, select(SearchRow.id).where(each), MAX_RARE) for each in words):
+        return None
+    tags = [] if where.tag is None else [_is_tagged(where.tag)]
+    return _gathered(session, [*_filters(where, unindexed=True), *words, *tags], order, limit)
 
 
 def _first_words(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
@@ -194,7 +201,10 @@ def _first_words(session: Session, where: SearchFilter, order: _Order, limit: in
             return found, True
         by_id = _Order(SearchRow.id, order.down, after)
         named: dict[str, Any] = {name: word}
-        more, complete = _first(session, replace(where, **named), by_id, limit - len(found))
+        of_word, rest = replace(where, **named), limit - len(found)
+        # Asked first: of a rare word the beginning of the order has nothing.
+        rare = _of_rare(session, of_word, by_id, rest)
+        more, complete = _first(session, of_word, by_id, rest) if rare is None else (rare, True)
         found += more
         if not complete or wanted is not None or len(found) == limit:
             return found, complete
