@@ -113,7 +113,6 @@ def test_the_default_of_a_target_is_what_naming_it_says() -> None:
 def test_a_copy_under_another_name_changes_nothing(name: str, precision: str, models: frozenset[str]) -> None:
     document = next(d for d in documents() if d["name"] == name)
     copied = stack_of_document({**deepcopy(document), "name": "a-copy", "title": "copy"})
-    models = frozenset(kind for kind, there in (("moe", moe), ("mla", mla)) if there)
     for date in (None, "2023-05-01", "1.0.RC1", "2024-08-30", "2.1.0", "26.0.0"):
         run = Run(precision, models, 4, 2, frozenset({"grouped_gemm"}), date=date)
         one, other = resolved(shipped_stacks()[name], run), resolved(copied, run)
