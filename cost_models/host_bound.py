@@ -26,6 +26,48 @@ if TYPE_CHECKING:
 ISSUING_THREADS = 4.0
 
 
+# Time of the second stage to hand an operator to the driver, against Python's and autograd's for it; assumed.
+LAUNCH_SHARE = 0.5
+
+
+def issue_s(python_s: Number, new_shape_s: Number, task_queue: int) -> Floats:
+    """Seconds between two operators that reach the device's queue, of a host that is never waited for.
+
+    Parameters
+    ----------
+    python_s : Python's and autograd's part of an operator. new_shape_s : of computing its tiling and workspace where
+    its shape was not seen before. task_queue : level of the queue between two threads.
+
+    Notes
+    -----
+    Two stages in series work at the pace of the slower one: python + new and launch at level 1, python and launch +
+    new at level 2; at level 0 one thread does it all.
+
+    References
+    ----------
+    torch_npu documentation, TASK_QUEUE_ENABLE: level 1 (default) hands operators to a second thread, level 2 moves what
+    belongs to the workspace there too.
+    """
+    launch_s = LAUNCH_SHARE * np.asarray(python_s)
+    if task_queue == 0:
+        return np.asarray(python_s + launch_s + new_shape_s)
+    if task_queue == 1:
+        return np.asarray(np.maximum(python_s + np.asarray(new_shape_s), launch_s))
+    return np.asarray(np.maximum(python_s, launch_s + new_shape_s))
+
+
+def slowest_host(ranks: Number, scatter: float) -> Floats:
+    """Time of the slowest of so many hosts against the mean one: those that meet in a collective wait for it [n].
+
+    scatter : standard deviation over mean of one host's time [fraction]. 1 + scatter sqrt(2 ln ranks).
+
+    References
+    ----------
+    Expected maximum of independent normal variables, Cramer, Mathematical Methods of Statistics, 1946, section 28.6.
+    """
+    return np.asarray(1.0 + scatter * np.sqrt(2.0 * np.log(np.maximum(1.0, ranks))))
+
+
 def kernel_launch_s(operators: Number, per_launch_s: Number, synchronisations: Number, sync_s: Number) -> Floats:
     """Seconds of kernel launches: the host issues `operators` and waits at `synchronisations`.
 

@@ -6,6 +6,7 @@ A part stands between `<!-- name -->` and `<!-- /name -->`. Run by `make docs`.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,10 +22,24 @@ EXAMPLE = ROOT / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
 RECORDS = {"Ascend": "ascend.jsonl", "NVIDIA": "nvidia.jsonl"}
 FITTED = {"800T A2": "ascend-800t-a2", "A100": "nvidia-a100-80g", "H100": "nvidia-h100"}
 TITLES = {
-    "en": ("records", "quantity", "runs", "median error", "mean", "90th percentile", "bias"),
-    "zh": ("记录", "指标", "条数", "误差中位数", "平均", "90 分位", "偏差"),
+    "en": ("records", "quantity", "runs", "sources", "median error", "mean", "90th percentile", "bias"),
+    "zh": ("记录", "指标", "条数", "来源", "误差中位数", "平均", "90 分位", "偏差"),
 }
-QUANTITIES = {"en": {"time": "time", "memory": "memory"}, "zh": {"time": "时间", "memory": "显存"}}
+QUANTITIES = {
+    "en": {
+        **{
+            "kind pretraining": "time of pre-training",
+            "kind sharded": "time, fully sharded",
+            "kind tuning": "time of tuning",
+        },
+        **{"kind updates": "time of RL updates"},
+        **{"kind foreign": "time, kernels without a formula", "memory": "memory"},
+    },
+    "zh": {
+        **{"kind pretraining": "预训练时间", "kind sharded": "全分片时间", "kind tuning": "微调时间"},
+        **{"kind updates": "强化学习更新时间", "kind foreign": "无公式算子的时间", "memory": "显存"},
+    },
+}
 SECONDS = re.compile(r"\d+(?:\.\d+)? s\b")
 
 
@@ -52,11 +67,29 @@ def _table(reports: dict[str, ValidationReport], language: Language) -> str:
     lines = ["", "| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
     for name, report in reports.items():
         for quantity, title in QUANTITIES[language].items():
-            each: Statistics | None = getattr(report.summary, quantity)
+            summary = report.summary
+            each: Statistics | None = summary.memory if quantity == "memory" else summary.by_class.get(quantity)
             if each is not None:
+                sources = _sources(RECORDS[name], quantity)
                 errors = " | ".join(f"{100 * value:.1f} %" for value in (each.median_ape, each.mape, each.p90_ape))
-                lines.append(f"| {name} | {title} | {each.n} | {errors} | {100 * each.bias:+.1f} % |")
+                lines.append(f"| {name} | {title} | {each.n} | {sources} | {errors} | {100 * each.bias:+.1f} % |")
     return "\n".join([*lines, "", ""])
+
+
+@cache
+def _sources(file: str, quantity: str) -> int:
+    """From how many sources the records of a kind are, or those with a memory."""
+    from autodeploy.calibration.record_prediction import counts_for_time, kind_of_record
+    from autodeploy.specs.record import read_records
+
+    return len(
+        {
+            record.source.split("@")[0].split()[0]
+            for record in read_records(ROOT / "autodeploy" / "calibration" / "records" / file)
+            if (record.measured.peak_memory_gib is not None if quantity == "memory" else counts_for_time(record))
+            and (quantity == "memory" or quantity == f"kind {kind_of_record(record)}")
+        }
+    )
 
 
 def _left_out(language: Language) -> str:

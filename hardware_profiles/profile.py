@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TERA = 1e12
 GIGA = 1e9
 MICRO = 1e-6
+MEMORY_BYTES_PER_S = 400e9  # of a host whose document does not say it; assumed
 GIB = 2.0**30
 MIB = 2.0**20
 
@@ -70,6 +71,9 @@ class Device:
         )
 
 
+MEMORY_BYTES_PER_S = 400e9  # of a host whose document does not say it; assumed
+
+
 @dataclass(frozen=True)
 class Host:
     """The host side: CPU cores and host link per device, memory per node, time to issue an operator and to wait."""
@@ -82,6 +86,8 @@ class Host:
     numa_nodes: float = 1.0
     remote_memory_ratio: float = 1.0
     issue_memory_share: float = 0.0
+    memory_bytes_per_s: float = MEMORY_BYTES_PER_S
+    core_time_ratio: float = 1.0
 
     @classmethod
     def of(cls, document: HostDocument) -> Host:
@@ -96,6 +102,10 @@ class Host:
             numa_nodes=document.numa_nodes_per_node.value if document.numa_nodes_per_node else 1.0,
             remote_memory_ratio=document.remote_memory_ratio.value if document.remote_memory_ratio else 1.0,
             issue_memory_share=document.issue_memory_share.value if document.issue_memory_share else 0.0,
+            memory_bytes_per_s=document.memory_gb_per_s_per_node.value * GIGA
+            if document.memory_gb_per_s_per_node
+            else MEMORY_BYTES_PER_S,
+            core_time_ratio=document.core_time_ratio.value if document.core_time_ratio else 1.0,
         )
 
 

@@ -232,8 +232,10 @@ class HostDocument(Document):
 
     `numa_nodes_per_node`: memory domains. `remote_memory_ratio`: latency of another domain's memory against the own
     one's. `issue_memory_share`: share of issuing an operator that waits for memory. Without all three, binding cores
-    changes nothing. `issue_us_per_op`: on cores that are not bound. `devices_per_host_link`: devices behind one switch,
-    which share its bandwidth when all swap at once; `host_link_gb_per_s` is what one of them gets alone.
+    changes nothing. `issue_us_per_op`: on cores that are not bound. `memory_gb_per_s_per_node`: of the host's memory.
+    `core_time_ratio`: time of one of its cores for a pass over arrays, against that of an x86 server core.
+    `devices_per_host_link`: devices behind one switch, which share its bandwidth when all swap at once;
+    `host_link_gb_per_s` is what one of them gets alone.
     """
 
     cores_per_device: Cores
@@ -245,6 +247,8 @@ class HostDocument(Document):
     remote_memory_ratio: Ratio | None = None
     issue_memory_share: Fraction | None = None
     devices_per_host_link: Dies | None = None
+    memory_gb_per_s_per_node: GigabytesPerSecond | None = None
+    core_time_ratio: PositiveRatio | None = None
 
 
 class FixedCostsDocument(Document):

@@ -15,7 +15,9 @@ from autodeploy.costs.post_training.step import MEAN_HALF_WIDTH
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.record import Diagnosis
+from autodeploy.specs.software import SoftwareSpec, run_of
 from autodeploy.specs.strategy import Recompute
+from autodeploy.stack.software import resolved, stack_of_run
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -63,14 +65,20 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
     layout = _layout(record, defaults, rl, diagnoses)
     strategy = record.strategy.model_copy(update={"rl": None})
     profile, adds = profile_of(record.cluster), overheads or overheads_of(record.framework)
+    run = run_of(record.model, record.training.precision, strategy, frozenset(strategy.features))
+    stack = stack_of_run(record.framework, record.source, profile.vendor, profile.generation, run)
+    software = SoftwareSpec(stack=stack.name)
+    if strategy.swap_optimizer and strategy.optimizer_offload_fraction is None and resolved(stack, run).host.updates:
+        # Recipes of this stack that have states on the host update them there.
+        strategy = strategy.model_copy(update={"swap_optimizer": False, "optimizer_offload_fraction": 1.0})
     try:
-        step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
+        step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds, software=software)
     except InfeasibleRlError as error:
         if error.rule != MEMORY_RULE or "recompute" in record.strategy.model_fields_set:
             raise
         strategy = strategy.model_copy(update={"recompute": Recompute(granularity="full")})
         diagnoses.append(_note("/strategy/recompute", Message("post_training.not_published_read_as", value="full")))
-        step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
+        step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds, software=software)
     if record.training.rl.response_length.mean_is_assumed:
         step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
     return RlPrediction(record, rl, strategy, layout, step, tuple(diagnoses))

@@ -9,19 +9,22 @@ import numpy as np
 
 from autodeploy.calibration.overlays import covariance_of
 from autodeploy.costs.inputs.build_context import device_of, profile_of, spec_context
+from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.costs.prediction_spread import FEW_ITERATIONS, STEADY, memory_spread, run_in_context, spread_of
 from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.costs.steps.one_strategy import candidate_of, layout_of
-from autodeploy.costs.steps.scenarios import estimate_and_slopes
+from autodeploy.costs.steps.scenarios import estimate_and_slopes, new_shape_range
 from autodeploy.costs.workload.flops import forward_flops_per_token
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.record import Diagnoses
+from autodeploy.specs.rl import ASSUMED_CV
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.software import features_of, release_of
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
+from cost_models.response_lengths import lognormal_lengths
 from cost_models.schedule import chunks_in_words, kinds, schedule_problem
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 # What a record measured, in the terms of a prediction.
 FORWARD_AND_BACKWARD = 3.0
+FOREIGN = "foreign"  # stacks whose kernels no formula describes
 
 
 def measured_step_s(record: Record) -> float | None:
@@ -112,13 +116,23 @@ def is_update_phase(record: Record) -> bool:
     return record.training.kind != "pretrain" or release_of(record).stack.trains == "updates"
 
 
+def kind_of_record(record: Record) -> str:
+    """The kind of run that a record is, as the coverage table tells them apart."""
+    trains = release_of(record).stack.trains
+    if trains:
+        return trains
+    if record.training.kind != "pretrain":
+        return "tuning"
+    return "sharded" if record.strategy.fsdp else PRETRAINING
+
+
 def fits_time(record: Record) -> bool:
     """Whether fits see a record's time: of pre-training, and of a run whose configuration its source is sure of.
 
-    Fully sharded runs have software of their own, which no plan is launched with: their prediction is reported, and
-    says nothing of the others' rates.
+    Fully sharded runs, and those by kernels that no formula describes, have software of their own, which no plan is
+    launched with: their prediction is reported, and says nothing of the others' rates.
     """
-    if record.strategy.fsdp or record.confidence == "low":
+    if record.strategy.fsdp or record.confidence == "low" or release_of(record).stack.trains == FOREIGN:
         return False
     return counts_for_time(record) and not is_update_phase(record)
 
@@ -139,6 +153,9 @@ def runnable(record: Record, profile: Profile) -> Record:
     if precision not in peaks and "bf16" in peaks:
         diagnoses.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
         update["training"] = record.training.model_copy(update={"precision": "bf16"})
+    if histogram := _real_lengths(record, diagnoses):
+        training = update.get("training", record.training)
+        update["training"] = training.model_copy(update={"sequence_length_histogram": histogram})
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     strategy = record.strategy
     needed = strategy.tp * strategy.pp * strategy.cp
@@ -151,6 +168,26 @@ def runnable(record: Record, profile: Profile) -> Record:
     if changes:
         update["strategy"] = strategy.model_copy(update=changes)
     return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *diagnoses.found)})
+
+
+def _real_lengths(record: Record, diagnoses: Diagnoses) -> dict[str, float] | None:
+    """Lengths of packed answers of which a record has the mean alone: real ones are unequal, and ranks wait for each
+    other's longest.
+    """
+    histogram, longest = record.training.sequence_length_histogram, record.training.seq_length
+    if not is_update_phase(record) or histogram is None or len(histogram) != 1:
+        return None
+    (mean,) = map(int, histogram)
+    if 2 * mean > longest:
+        return None
+    lengths = lognormal_lengths(float(mean), ASSUMED_CV, float(longest))
+    shares: dict[str, float] = {}
+    for tokens, share in zip(lengths.tokens.tolist(), lengths.share.tolist(), strict=True):
+        name = str(max(1, round(tokens)))
+        shares[name] = shares.get(name, 0.0) + share
+    text = f"one length of {mean}; read as answers of unequal lengths with this mean"
+    diagnoses.say("/training/sequence_length_histogram", text, widens=False)
+    return shares
 
 
 def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
@@ -276,6 +313,7 @@ def predict_record(
         distributed_optimizer=record.strategy.distributed_optimizer,
         release=release.band,
         efficiency=efficiency,
+        host=release.host.of_strategy(record.strategy.optimizer_offload_fraction),
     )
     candidate = record_candidate(record, context.world, context.machine.vendor)
     strategy, factors = record.strategy, () if factors_of is None else factors_of(profile)
@@ -327,7 +365,8 @@ def record_spread(predicted: Prediction) -> Spread:
     """
     assert predicted.slopes is not None
     variance = covariance_of(predicted.profile).variance_of(predicted.slopes)
-    return spread_of(predicted.context.family, _run(predicted), variance)
+    asymmetric = new_shape_range(predicted.candidate, predicted.context, predicted.layout)
+    return spread_of(predicted.context.family, _run(predicted), variance, asymmetric=asymmetric)
 
 
 def record_memory_spread(predicted: Prediction) -> MemorySpread:
@@ -340,7 +379,8 @@ def record_memory_spread(predicted: Prediction) -> MemorySpread:
 def _run(predicted: Prediction) -> dict[str, Any]:
     """A record's run in the axes of the coverage table."""
     open_questions = {f"{d.path.removeprefix('/')}: {d.text}" for d in predicted.record.diagnoses if d.widens}
-    return run_in_context(predicted.candidate, predicted.context, features_of(predicted.record) | open_questions)
+    run = run_in_context(predicted.candidate, predicted.context, features_of(predicted.record) | open_questions)
+    return run | {"kind": kind_of_record(predicted.record)}
 
 
 def _counted(allocated: float, counts: MemoryCounts, candidate: Candidates, context: Context) -> float:

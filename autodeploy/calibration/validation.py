@@ -13,6 +13,7 @@ from autodeploy.calibration.record_prediction import (
     counts_for_time,
     factors_of,
     is_update_phase,
+    kind_of_record,
     measured_step_s,
     predict_record,
     record_memory_spread,
@@ -378,6 +379,7 @@ def classes_of(record: Record) -> tuple[str, ...]:
     several = int(record.cluster.num_npus or 1) > profile.npus_per_node
     return (
         *(("update phase",) if is_update_phase(record) else ()),
+        f"kind {kind_of_record(record)}",
         "moe" if record.model.is_moe else "dense",
         "long sequence" if record.training.seq_length >= LONG_SEQUENCE else "short sequence",
         "several nodes" if several else "one node",

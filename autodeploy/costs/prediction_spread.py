@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from statistics import NormalDist
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.messages import Message, message_or
 from autodeploy.specs.planset import MemoryInterval
 from hardware_profiles.loader import list_profiles, load_profile
@@ -77,14 +78,23 @@ def run_in_context(candidate: Candidates, context: Context, features: Iterable[s
         node_ranks=context.node_ranks,
         seq_length=context.seq_length,
         features=features,
+        kind=context.kind_of_run,
     )
 
 
 def run_of_axes(
-    axes: Mapping[str, Any], *, moe: bool, ranks: int, node_ranks: int, seq_length: int, features: Iterable[str]
+    axes: Mapping[str, Any],
+    *,
+    moe: bool,
+    ranks: int,
+    node_ranks: int,
+    seq_length: int,
+    features: Iterable[str],
+    kind: str = PRETRAINING,
 ) -> dict[str, Any]:
     """A run as the rows of the table are; `axes`: of its strategy."""
     return {
+        "kind": kind,
         "moe": moe,
         "ranks": ranks,
         "shares_node": shares_node(ranks, int(axes["tp"]), node_ranks),
@@ -108,10 +118,12 @@ class Neighbours:
         self._moe = np.array([bool(row["moe"]) for row in self.rows], dtype=bool)
         self._makers = np.array([row["vendor_family"] for row in self.rows], dtype=object)
         self._families = np.array([row["family"] for row in self.rows], dtype=object)
+        self._kinds = np.array([row.get("kind", PRETRAINING) for row in self.rows], dtype=object)
 
     def distances(self, family: str, run: Mapping[str, Any]) -> Floats:
-        """Same family and class first, then the least sum of |log2 ratio| over axes [records]."""
+        """Same kind of run first, then family and class, then the least sum of |log2 ratio| over axes [records]."""
         far = np.abs(self._logs - np.log2([run[axis] for axis in _COMPARED])).sum(axis=1)
+        far += 16.0 * (self._kinds != run.get("kind", PRETRAINING))
         far += 4.0 * (self._moe != run["moe"]) + 6.0 * (self._makers != family.split("-")[0])
         return np.asarray(far + 2.0 * (self._families != family), dtype=np.float64)
 
@@ -129,7 +141,7 @@ def nearest_log_error(family: str, run: Mapping[str, Any]) -> float | None:
 
 
 def _nearest_row(family: str, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    neighbours = looked_up("neighbours", lambda table: Neighbours(table["records"]))
+    neighbours = looked_up("neighbours", lambda table: Neighbours([*table["records"], *table.get("others", ())]))
     return neighbours.rows[int(np.argmin(neighbours.distances(family, run)))] if neighbours.rows else None
 
 
@@ -150,6 +162,7 @@ PER_DOUBLING = {"ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
 # A device with few records takes the efficiencies of another; what that costs beside the other's own spread.
 PER_CARRIED_DEVICE = 0.08
+LARGEST_RATIO = 6.0  # of the ends of an interval that still says something
 MIN_CONFIGURATIONS = 4  # configurations
 SCALED_AXES = ("ranks", "ep", "pp")  # that a rehearsal has less of than its plan
 STEADY, FEW_ITERATIONS = "steady", "few iterations"
@@ -160,17 +173,18 @@ MEMORY_PER_UNSEEN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Relative spread of a prediction."""
+    """Relative spread of a prediction; log_shift : of the middle of its interval, where that is not the value."""
 
     log_sigma: float
     basis: str
     nearest_record: str | None
     extrapolated: tuple[str, ...]
+    log_shift: float = 0.0
 
     def interval(self, value: float) -> tuple[float, float]:
         """80 % interval around a predicted value."""
-        width = math.exp(Z80 * self.log_sigma)
-        return value / width, value * width
+        half, middle = Z80 * self.log_sigma, value * math.exp(self.log_shift)
+        return middle * math.exp(-half), middle * math.exp(half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +244,7 @@ def spread_of(
     parameter_variance: float = 0.0,
     origin: str | None = None,
     cluster: TimedRuns = NO_RUNS,
+    asymmetric: tuple[float, float] = (0.0, 0.0),
 ) -> Spread:
     """Spread of the prediction of a run.
 
@@ -240,7 +255,8 @@ def spread_of(
     parameter_variance : of the run's log step time, from the uncertainty of the fitted numbers; of runs like the
         records the residuals hold it already, and only what lies beyond theirs counts.
     origin : the family whose errors count where this one has no records; None: the one that its profile names.
-    cluster : what runs of the very cluster have shown.
+    cluster : what runs of the very cluster have shown. asymmetric : by how much an uncertain number with an interval
+        of its own shortens and lengthens the run, in log time.
 
     Notes
     -----
@@ -287,7 +303,32 @@ def spread_of(
     )
     if cluster.timed:
         basis = Message("calibration.runs_of_this_cluster", basis=basis)
-    return Spread(scale * math.sqrt(variance), basis, nearest_record(family, run), axes_in_words(extrapolated))
+    near = nearest_record(family, run)
+    spread = Spread(scale * math.sqrt(variance), basis, near, axes_in_words(extrapolated))
+    return _beyond_records(spread, run, family, asymmetric)
+
+
+def _beyond_records(spread: Spread, run: Mapping[str, Any], family: str, asymmetric: tuple[float, float]) -> Spread:
+    """The spread of a kind of run that no fit has seen: with what lay between such kinds and their predictions.
+
+    That is counted by source and measured with each source left out (`docs.shipped_calibration.beyond`). Both sides
+    add up in quadrature, each for itself; an interval whose end is more than 6 times its beginning is no prediction.
+    """
+    kind, beyond = run.get("kind", PRETRAINING), coverage().get("beyond")
+    sides = [[Z80 * spread.log_sigma, number] for number in asymmetric]
+    basis = spread.basis
+    if beyond is not None and kind != PRETRAINING:
+        sides[0].append(float(beyond["shorter"]))
+        sides[1].append(float(beyond["longer"]))
+        basis = Message(
+            f"calibration.no_fit_to_{kind}", family=family, factor=math.exp(float(beyond["seen"])), n=beyond["sources"]
+        )
+    elif not any(asymmetric):
+        return spread
+    down, up = (math.hypot(*side) for side in sides)
+    if up + down > math.log(LARGEST_RATIO):
+        basis = Message("calibration.no_prediction", basis=basis)
+    return replace(spread, log_sigma=(up + down) / 2.0 / Z80, log_shift=(up - down) / 2.0, basis=basis)
 
 
 def class_variance(log_sigma: float, of_class: float, of_run: float) -> float:

@@ -14,12 +14,13 @@ from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.gradient_sums import EXPERTS_FUSED, PLAIN_APART, WORDS, in_mindspeed
 from autodeploy.stack.software import (
-    FORMAT_VALUES,
+    KNOWN_VALUES,
     SECTIONS,
     Run,
     Software,
     Stack,
     default_stack,
+    is_valid,
     opposites,
     resolved,
     shipped_stacks,
@@ -100,7 +101,9 @@ class SoftwareSpec(Document):
     ] = None
     overrides: Annotated[
         dict[str, str],
-        Field(description="single facts by `section.name`: on or off for features, a value for formats and settings"),
+        Field(
+            description="single facts by `section.name`: on or off for features, a value for formats, settings and host"
+        ),
     ] = {}
 
     def document(self) -> Stack:
@@ -192,8 +195,8 @@ def _override_fault(path: str, value: str) -> FieldError | None:
     known = _known(section)
     if name not in known:
         return FieldError(pointer, Message("common.unknown_key", name=repr(name)[:100]), did_you_mean(name, [*known]))
-    values = FORMAT_VALUES[name] if section == "formats" else () if section == "settings" else ("on", "off")
-    if values and value not in values:
+    values = KNOWN_VALUES[section][name] if section in KNOWN_VALUES else ("on", "off")
+    if section != "settings" and not (is_valid(section, name, value) if section in KNOWN_VALUES else value in values):
         hint = Message("common.one_of", names=", ".join(values))
         return FieldError(pointer, Message("field_fault.is_invalid", value=repr(value)[:100]), hint)
     return None
@@ -201,7 +204,11 @@ def _override_fault(path: str, value: str) -> FieldError | None:
 
 def _known(section: str) -> Mapping[str, Any]:
     """Names that facts of a section have, in any shipped stack."""
-    if section == "formats":
-        return FORMAT_VALUES
+    if section in KNOWN_VALUES:
+        return KNOWN_VALUES[section]
     named = RELEASE_FACTS if section == "features" else ()
     return dict.fromkeys([*named, *(name for stack in shipped_stacks().values() for name in stack.facts[section])])
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in Run.__slots__}

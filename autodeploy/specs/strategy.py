@@ -132,6 +132,16 @@ class Strategy(Document):
     swap: tuple[SwapModule, ...] = ()
     swap_per_stage: tuple[dict[str, Layers], ...] | None = None
     swap_optimizer: bool = False
+    optimizer_offload_fraction: Annotated[
+        float | None,
+        Field(
+            gt=0.0,
+            le=1.0,
+            description="share of the optimizer's states that lie on the host and are updated on its cores; absent: as "
+            "swap_optimizer and the software say",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
     reuse_fp32_param: bool = False
     features: tuple[str, ...] = Field(
         default_factory=_Open,

@@ -136,7 +136,8 @@ class Tuning:
     fact : by which legality rules know it. instead : what to say where it is not modelled.
     reference : a frozen copy of the model reads every sequence, of which there are pairs.
     in_part : the model's own weights are not trained. precisions : number formats that it is modelled in.
-    excludes : mechanisms that it is not modelled with. asked : whether a training is one.
+    excludes, excludes_experts : mechanisms that it is not modelled with, and of models with experts. asked : whether a
+    training is one.
     problem : why a model's is not modelled, of how to read its fields; or None.
     """
 
@@ -151,6 +152,7 @@ class Tuning:
     in_part: bool = False
     precisions: tuple[str, ...] = ("bf16", "fp16")
     excludes: tuple[str, ...] = ("fsdp",)
+    excludes_experts: tuple[str, ...] = ()
 
 
 ADAPTERS: Final = Tuning(
@@ -162,6 +164,8 @@ ADAPTERS: Final = Tuning(
     lambda training: training.lora is not None,
     lambda value_of, training: unmodelled_with_adapters(value_of, training.adapters[1]),
     in_part=True,
+    excludes=(),
+    excludes_experts=("fsdp",),
 )
 PREFERENCES: Final = Tuning(
     "dpo",

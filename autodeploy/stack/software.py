@@ -19,16 +19,20 @@ from typing import Any, Final
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
 from autodeploy.stack.frameworks import UNRESTRICTED
+from autodeploy.stack.host import HOST_UNITS, HOST_VALUES, HostSoftware, host_value_is_valid
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 KINDS: Final = ("code", "document", "record", "assumed")
-SECTIONS: Final = ("features", "memory", "void", "formats", "settings")
+SECTIONS: Final = ("features", "memory", "void", "formats", "settings", "host")
+VALUED: Final = ("formats", "settings", "host")
 PLAIN_KEYS: Final = (
     *("name", "title", "inherits", "family", "target", "default", "vendors", "releases", "as_of", "trains"),
     *("sources", "runs", "released"),
 )
 CONDITIONS: Final = ("precision", "model", "pp_at_least", "etp_at_least", "named", "not_named")
-FACT_KEYS: Final = ("kind", "source", "value", "when", "before", "since", "dated", "unless", "off_by", "on_by")
+FACT_KEYS: Final = (
+    *("kind", "source", "value", "when", "before", "since", "dated", "unless", "off_by", "on_by", "unit", "interval"),
+)
 # Number formats of states by the word that the formulas know each by; other formats change nothing.
 FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
@@ -47,6 +51,10 @@ FORMAT_VALUES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "moments": ("fp32", "bf16"),
         "masters": ("fp32", "remainders"),
     }
+)
+# Values that a name of a section can have; of numbers, what they are.
+KNOWN_VALUES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
+    {"formats": FORMAT_VALUES, "host": {**HOST_VALUES, **{name: (unit,) for name, unit in HOST_UNITS.items()}}}
 )
 TODAY: Final = "master"
 
@@ -74,6 +82,7 @@ class Fact:
 
     when, before, since : conditions; all have to hold. unless : a named feature that says the opposite. off_by, on_by :
     the flag of a script that switches it against the default. dated : it holds for runs alone whose day is told.
+    unit, interval : of a number, and its 80 % interval.
     """
 
     kind: str
@@ -86,6 +95,8 @@ class Fact:
     unless: str = ""
     off_by: str = ""
     on_by: str = ""
+    unit: str = ""
+    interval: tuple[float, ...] = ()
 
     def holds(self, run: Run, released: Mapping[str, str]) -> bool:
         """Whether it is so for a run."""
@@ -114,7 +125,8 @@ class Stack:
 
     family : the framework's name by which statistics group runs. target : the framework whose plans it runs; None:
     no launch target. default : whether that framework means it on these vendors' chips. as_of : the day or release that
-    it stands for where a run tells none. runs : which records ran on it, by conditions. facts : by section and name,
+    it stands for where a run tells none. trains : updates, of reinforcement learning; foreign, by kernels that no
+    formula describes; else empty. runs : which records ran on it, by conditions. facts : by section and name,
     alternatives in order.
     """
 
@@ -173,6 +185,7 @@ class Software:
     void: frozenset[str]
     formats: Mapping[str, str]
     settings: Mapping[str, str]
+    host: HostSoftware
 
     @property
     def band(self) -> str:
@@ -203,16 +216,19 @@ def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None)
         return found
 
     on, memory, void = (set(holding(section)) for section in ("features", "memory", "void"))
-    formats, settings = ({name: fact.value for name, fact in holding(s).items()} for s in ("formats", "settings"))
+    said = {section: holding(section) for section in VALUED}
+    valued = {section: {name: fact.value for name, fact in facts.items()} for section, facts in said.items()}
     for path, value in (overrides or {}).items():
         section, _, name = path.partition(".")
-        if section in ("formats", "settings"):
-            (formats if section == "formats" else settings)[name] = value
+        if section in VALUED:
+            valued[section][name] = value
         else:
             (on.add if value == "on" else on.discard)(name)
     words = {**FORMATS, **(FP16_FORMATS if run.precision == "fp16" else {})}
+    formats, settings = valued["formats"], valued["settings"]
     memory |= {word for (state, value), word in words.items() if formats.get(state) == value}
-    return Software(stack, frozenset(on), frozenset(memory), frozenset(void), formats, settings)
+    host = HostSoftware.of(valued["host"], {name: fact.interval for name, fact in said["host"].items()})
+    return Software(stack, frozenset(on), frozenset(memory), frozenset(void), formats, settings, host)
 
 
 @cache
@@ -256,13 +272,17 @@ def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] 
     plain["released"] = {**(plain.get("released") or {})}
     facts = {
         section: {
-            name: tuple(Fact(**each) for each in (row if isinstance(row, list) else [row]))
+            name: tuple(_fact(each) for each in (row if isinstance(row, list) else [row]))
             for name, row in (whole.get(section) or {}).items()
             if row is not None
         }
         for section in SECTIONS
     }
     return Stack(**{"family": whole["name"], **plain}, facts=facts)
+
+
+def _fact(row: Mapping[str, Any]) -> Fact:
+    return Fact(**{**row, "value": str(row.get("value", "")), "interval": tuple(row.get("interval", ()))})
 
 
 def _with_parents(
@@ -327,19 +347,25 @@ def _faults(document: Mapping[str, Any]) -> list[FieldError]:
 
 
 def _value_faults(section: str, name: str, path: str, value: Any) -> list[FieldError]:
-    if section != "formats":
+    if section not in KNOWN_VALUES:
         return []
-    if name not in FORMAT_VALUES:
-        hint = Message("common.one_of", names=", ".join(FORMAT_VALUES))
+    known = KNOWN_VALUES[section]
+    if name not in known:
+        hint = Message("common.one_of", names=", ".join(known))
         return [FieldError(path, Message("common.unknown_key", name=repr(name)[:100]), hint)]
-    if value in FORMAT_VALUES[name]:
+    if is_valid(section, name, value):
         return []
-    hint = Message("common.one_of", names=", ".join(FORMAT_VALUES[name]))
+    hint = Message("common.one_of", names=", ".join(known[name]))
     return [FieldError(f"{path}/value", Message("field_fault.is_invalid", value=repr(value)[:100]), hint)]
 
 
+def is_valid(section: str, name: str, value: Any) -> bool:
+    """Whether a fact of formats or of the host can have a value."""
+    return host_value_is_valid(name, value) if section == "host" else value in FORMAT_VALUES[name]
+
+
 def stack_named(name: str) -> Stack:
-    """The shipped stack of that name.
+    """The shipped stack of that name, or the one that says nothing.
 
     Raises
     ------
@@ -347,6 +373,8 @@ def stack_named(name: str) -> Stack:
         when there is none; the hint names them.
     """
     stacks = shipped_stacks()
+    if name == NOTHING.name:
+        return NOTHING
     if name not in stacks:
         message = Message("common.there_is_no", what="stack", name=repr(name[:100]))
         raise SpecError(message, path="/software", hint=Message("common.one_of", names=", ".join(stacks)))
@@ -433,7 +461,9 @@ def _day(text: str, released: Mapping[str, str]) -> str:
 
 def _said(fact: Fact) -> str:
     """The value of a fact and what it depends on, in one line."""
-    parts = [fact.value or "on"]
+    parts = [f"{fact.value} {fact.unit}".strip() or "on"]
+    if fact.interval:
+        parts.append("80 %: {:g} to {:g}".format(*fact.interval))
     for name, condition in (("when", fact.when), ("before", fact.before), ("since", fact.since)):
         if condition:
             parts.append(f"{name} " + ", ".join(f"{key} {value}" for key, value in condition.items()))

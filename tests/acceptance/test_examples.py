@@ -23,6 +23,7 @@ pytestmark = pytest.mark.acceptance
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 AS_WRITTEN = ("deepseek_v3_cloudmatrix_384",)
 FEASIBLE = (*AS_WRITTEN, "llama2_70b_32", "qwen3_235b_128", "broken_node_47", "uneven_batch")
+FLOOR = 0.75  # of `search.risk`
 # How long a search looks is no matter of the spec.
 QUICK: dict[str, Any] = {"effort": 0.02, "top_k": 2}
 NARROW = {"cp": 1, "vpp": 1, "schedule": "1f1b"}
@@ -50,7 +51,7 @@ def test_example_has_ranked_plans_that_fit(name: str) -> None:
     assert all(plan.step_time_s >= result.fastest.step_time_s for plan in result.plans)
     best = result.plans[0]
     assert best.p_fits is not None
-    assert best.p_fits >= 0.9
+    assert best.p_fits >= FLOOR
     for plan in result.plans:
         assert plan.fits
         assert plan.peak_memory_gib <= plan.memory_limit_gib

@@ -105,8 +105,9 @@ def test_more_tokens_take_longer_and_need_no_less_memory(data: st.DataObject, ca
     found = estimates(case.context, layouts)
     for number in range(0, len(found), 3):
         before, *longer = found[number : number + 3]
-        for after in longer:
-            assert after.step_time_s > before.step_time_s
+        for after in longer:  # more rows of a pass cost nothing where it waits for the host
+            assert after.step_time_s > before.step_time_s or case.context.host.changing_shapes
+            assert after.step_time_s >= before.step_time_s * (1 - ROUNDING)
             assert (after.allocator_bytes >= before.allocator_bytes * (1 - ROUNDING)).all()
 
 

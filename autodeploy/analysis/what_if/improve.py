@@ -14,10 +14,14 @@ from autodeploy.space.space import OPTIMIZER_MEMORY
 from autodeploy.specs.answers import GainAt, Improvement, ImproveReport
 from autodeploy.specs.derived_fields import of_launch
 from autodeploy.specs.search import RL_AXES, value_of
+from autodeploy.specs.software import SoftwareSpec, run_of, software_for, stack_for
 from autodeploy.specs.spec import Spec, no_strategy, spec_hash
 from autodeploy.specs.strategy import Recompute
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.frameworks import post_trainers
+from autodeploy.stack.host import CPU_KERNELS, HostSoftware
 from cost_models.schedule import kinds
+from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +32,11 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.rl import GenerationLayout, Offload, Placement, RlStrategy
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.stack.software import Stack
+
+
+BEST_TASK_QUEUE: Final = 2
+THREADS_A_RANK: Final = 8  # of the optimizer, of the 20 to 24 cores that a device has
 
 
 # One change of a launched strategy.
@@ -36,6 +45,7 @@ class Neighbour:
     """One change. Changes of one kind replace each other.
 
     features : what it switches on beside the fields. places : layers, recomputation and swap are to be chosen anew.
+    software : facts of the stack that are otherwise, by "section.name".
     """
 
     name: str
@@ -43,6 +53,7 @@ class Neighbour:
     strategy: Strategy
     features: frozenset[str] = frozenset()
     places: bool = False
+    software: tuple[tuple[str, str], ...] = ()
 
 
 # Launches of post-training that generate in another way, one change away.
@@ -150,22 +161,69 @@ MEMORY_FEATURES = frozenset(name for name, feature in FEATURES.items() if featur
 
 
 def neighbours(
-    plan: Plan, launched: Strategy, on: frozenset[str], rules: LaunchRules, *, off_policy: bool = False
+    plan: Plan,
+    launched: Strategy,
+    on: frozenset[str],
+    rules: LaunchRules,
+    *,
+    off_policy: bool = False,
+    software: HostSoftware = HostSoftware(),  # noqa: B008 - immutable
 ) -> Iterator[Neighbour]:
     """Every strategy one change away that the launch target has a name for, in a fixed order.
 
     Parameters
     ----------
     plan : the launch as predicted. launched : its strategy as written. on : features that it runs with. off_policy : as
-        of `generation_neighbours`.
+        of `generation_neighbours`. software : what the launch's stack asks of the host.
     """
     yield from generation_neighbours(launched, plan.num_npus_used, off_policy=off_policy)
+    yield from _host(launched, software)
     yield from _memory(plan, launched, rules)
     yield from _switches(launched, on, rules)
     yield from _sizes(launched)
     yield Neighbour("placement", "placement", _free(launched), MEMORY_FEATURES & rules.features, places=True)
     yield from _degrees(launched, plan, rules)
     yield from _schedules(launched, rules)
+
+
+def _host(launched: Strategy, software: HostSoftware) -> Iterator[Neighbour]:
+    """Defaults of the host that a launch leaves: the level of the task queue, and how Adam runs on its cores."""
+
+    def set_to(name: str, value: str) -> Neighbour:
+        return Neighbour(f"{name}:{value}", f"host.{name}", launched, software=((f"host.{name}", value),))
+
+    if software.new_shape_s and software.task_queue < BEST_TASK_QUEUE:
+        yield set_to("task_queue", str(BEST_TASK_QUEUE))
+    on_host = launched.swap_optimizer or launched.optimizer_offload_fraction is not None
+    if on_host and software.updates:
+        if software.kernel != CPU_KERNELS[-1]:
+            yield set_to("optimizer_kernel", CPU_KERNELS[-1])
+        if software.threads < THREADS_A_RANK:
+            yield set_to("optimizer_threads", str(THREADS_A_RANK))
+
+
+def _otherwise(spec: Spec, facts: tuple[tuple[str, str], ...]) -> SoftwareSpec:
+    """The software of a launch with these facts otherwise."""
+    named = spec.software or SoftwareSpec(stack=_stack_of(spec).name)
+    return named.model_copy(update={"overrides": {**named.overrides, **dict(facts)}})
+
+
+def _stack_of(spec: Spec) -> Stack:
+    """The stack that a launch runs on; of no framework that trains by reinforcement, the usual one for it."""
+    vendor = load_profile(spec.cluster.profile).vendor
+    target, usual = spec.search.target, post_trainers()
+    if spec.training.rl is not None and target not in usual:
+        target = usual[0]
+    return stack_for(spec.software, target, vendor)
+
+
+def host_of(spec: Spec) -> HostSoftware:
+    """The demands of the launch's software on the host."""
+    assert spec.strategy is not None
+    named = spec.strategy.named_features or frozenset()
+    named |= {"swap_optimizer"} if spec.strategy.swap_optimizer else frozenset()
+    run = run_of(spec.model, spec.training.precision, spec.strategy, named)
+    return software_for(spec.software, _stack_of(spec), run).host.of_strategy(spec.strategy.optimizer_offload_fraction)
 
 
 def _memory(plan: Plan, launched: Strategy, rules: LaunchRules) -> Iterator[Neighbour]:
@@ -315,7 +373,9 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     named = spec.strategy.named_features
     on = rules.features if named is None else named
     found = []
-    for neighbour in neighbours(plan, spec.strategy, on, rules, off_policy=spec.search.asks_off_policy):
+    for neighbour in neighbours(
+        plan, spec.strategy, on, rules, off_policy=spec.search.asks_off_policy, software=host_of(spec)
+    ):
         for each in (neighbour, *_freed(neighbour, rules)):
             predicted = _predicted(each, launch, on, rules, planner)
             if predicted is not None:
@@ -411,6 +471,8 @@ def _predicted(
     if listed is not None:
         strategy = strategy.model_copy(update={"features": tuple(sorted({*listed, *neighbour.features}))})
     spec = launch.spec.model_copy(update={"strategy": strategy})
+    if neighbour.software:
+        spec = spec.model_copy(update={"software": _otherwise(spec, neighbour.software)})
     try:
         if not planner.launch_rules(spec, features=features).names <= rules.names:
             return None

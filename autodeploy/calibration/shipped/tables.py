@@ -15,6 +15,7 @@ from autodeploy.calibration.fit import link_parameters
 from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, rounded
 from autodeploy.calibration.profile_fit import Calibration, calibrate, configuration_of, overlay_of, source_of
 from autodeploy.calibration.record_prediction import fits_time, memory_regime, predict_record
+from autodeploy.calibration.shipped.beyond import beyond_table
 from autodeploy.calibration.shipped.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table, run_row
 from autodeploy.calibration.shipped.left_out_widths import projected, variances_of, width_table
 from autodeploy.calibration.shipped.strategy_groups import gains, ranks_per_doubling, realised_of, rehearsals
@@ -130,6 +131,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "ranks_per_doubling": {c.profile.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
         "realised": realised_of(gains(records, calibrations)),
         "records": list(rows.values()),
+        **beyond_table(records),
         "widths": {c.profile.family: width_table(c, [rows[r.id] for r in c.records]) for c in calibrations},
     }
 

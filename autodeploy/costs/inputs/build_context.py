@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from autodeploy.costs.inputs.context import Context, packs_of
 from autodeploy.costs.inputs.expert_balance import Levelling, Loads, family_of
-from autodeploy.costs.inputs.machine import machine_of
+from autodeploy.costs.inputs.machine import NO_SOFTWARE, machine_of
 from autodeploy.costs.workload.adapters import LOSS_BESIDE_BYTES, LOSS_KEPT_BYTES
 from autodeploy.costs.workload.operators import OperatorFeatures
 from autodeploy.kit.errors import FieldError, ProfileError, SpecError, UnsupportedError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.training import TrainingSpec
+    from autodeploy.stack.host import HostSoftware
     from autodeploy.stack.releases import Release
     from cost_models.arrays import Number
     from hardware_profiles.profile import Device, Profile
@@ -112,7 +113,12 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
 
 
 def operator_features(
-    model: ModelSpec, training: TrainingSpec, features: frozenset[str], vendor: str, release: Release | None
+    model: ModelSpec,
+    training: TrainingSpec,
+    features: frozenset[str],
+    vendor: str,
+    release: Release | None,
+    host: HostSoftware = NO_SOFTWARE,
 ) -> OperatorFeatures:
     """The switches of the operator table; `release`: what the plan is launched with."""
     ascend, features = vendor == "huawei", mechanisms(features)
@@ -165,6 +171,10 @@ def operator_features(
         lora_targets=training.adapters[1],
         reference=training.has_reference,
         optimizer=OPTIMIZERS[training.optimizer],
+        experts_apart=host.experts_apart,
+        reads_of_packs=host.reads_of_packs,
+        gathers_keys="gathers_keys" in features,
+        scored_loss=host.scores,
     )
 
 
@@ -212,8 +222,12 @@ def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, 
     16-bit logits (--cross-entropy-fusion-impl te; triton/cross_entropy.py). PyTorch's, also that of an FP32 run
     (`full`), keeps the FP32 log-softmax, and where its backward pass begins the loss's gradient and the logits' are
     there beside it (4 + 4 + 4, `torch_loss`; torch.nn.functional.cross_entropy, nll_loss of log_softmax). MindFormers'
-    keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
+    keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss). verl over FSDP takes
+    log probabilities of 16-bit logits row by row: they and their gradient (`loss_by_rows`; verl
+    utils/torch_functional.py, logprobs_from_logits_v2 and entropy_from_logits_with_chunking).
     """
+    if "loss_by_rows" in features:
+        return 2.0, 2.0
     if full or "torch_loss" in features:
         return 4.0, 8.0
     if "cross_entropy_in_place" in features:
@@ -249,13 +263,14 @@ def spec_context(
     distributed_optimizer: bool = True,
     release: str | None = None,
     efficiency: Mapping[str, Number] | None = None,
+    host: HostSoftware | None = None,
 ) -> Context:
     """The context of a spec, on its own cards and batch unless others are given.
 
     Parameters
     ----------
     release : band of the software; None is that of the spec's own.
-    efficiency : values that replace the profile's.
+    efficiency : values that replace the profile's. host : what the stack asks of it; None is what the spec's own does.
 
     Raises
     ------
@@ -268,9 +283,12 @@ def spec_context(
     features |= (software.features - FEATURES.keys()) | (software.memory - mechanisms(features))
     features = features - OPTIMIZERS.keys() | ({training.optimizer} & FEATURES.keys())
     for tuning in training.tunings:
-        for name in mechanisms(features) & {*tuning.excludes}:
+        excluded = {*tuning.excludes, *(tuning.excludes_experts if model.is_moe else ())}
+        for name in mechanisms(features) & excluded:
             message = Message("specs.not_modelled_with", one=tuning.title, other=name)
             raise UnsupportedError(message, path=tuning.path, hint=Message("specs.leave_out", names=name))
+    fraction = None if spec.strategy is None else spec.strategy.optimizer_offload_fraction
+    host = software.host.of_strategy(fraction) if host is None else host
     device = _device_with_peak(profile, cluster, training.precision)
     release = release or software.band
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
@@ -280,7 +298,7 @@ def spec_context(
     histogram = training.sequence_length_histogram
     packs = packs_of(histogram, training.seq_length, batch) if histogram else None
     stack = spec.search.release(profile.vendor)
-    operators = operator_features(model, training, features, profile.vendor, stack)
+    operators = operator_features(model, training, features, profile.vendor, stack, host)
     on = mechanisms(features)
     half = training.precision == "fp16" and "fp32_gradients" not in on
     reduced = 2.0 if half else OptimizerFormat.of(on).gradient
@@ -296,6 +314,7 @@ def spec_context(
             release=release,
             efficiency=efficiency,
             features=mechanisms(features),
+            software=host,
         ),
         operators=operators if packs is None else replace(operators, mean_keys=packs.keys, documents=packs.documents),
         features=features,
@@ -314,6 +333,7 @@ def spec_context(
         packs=packs,
         precision=training.precision,
         profile=profile,
+        host=host,
         release=release,
         family=profile.family if cluster.profile in shipped_profiles() else f"{profile.family}{OWN}",
         facts=_facts(spec, profile, features, world, batch, shards_states=distributed_optimizer),
@@ -346,7 +366,9 @@ def with_alternatives(context: Context, choice: FeatureChoice, training: Trainin
 
 def _under(features: frozenset[str], context: Context, training: TrainingSpec) -> Context:
     """The same context with other operators, exchanges and ways to level experts on; its machine stays as it is."""
-    operators = operator_features(context.model, training, features, context.machine.vendor, context.stack)
+    operators = operator_features(
+        context.model, training, features, context.machine.vendor, context.stack, context.host
+    )
     on_mechanisms = mechanisms(features)
     switches = {f"on_{name}": name in features or name in on_mechanisms for name in FEATURES}
     return replace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.costs.inputs.expert_balance import ExpertRanks, Loads, placed_balance
-from autodeploy.costs.inputs.machine import copy_groups, replica_groups
+from autodeploy.costs.inputs.machine import NO_SOFTWARE, copy_groups, replica_groups
 from autodeploy.costs.workload.flops import step_flops_per_token
 from autodeploy.costs.workload.layers import layer_kinds, model_matrices
 from autodeploy.space.candidates import DISPATCHERS
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.frameworks import Framework
+    from autodeploy.stack.host import HostSoftware
     from autodeploy.stack.releases import Release
     from cost_models.arrays import Bools, Floats
     from cost_models.collectives import Group
@@ -97,6 +98,7 @@ def _factor(
     )
 
 
+PRETRAINING = "pretraining"
 FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL, DEEPEP = range(len(DISPATCHERS))
 
 
@@ -195,6 +197,7 @@ class Context:
     precision: str = "bf16"
     family: str = ""
     profile: Profile | None = None  # the machine's
+    host: HostSoftware = NO_SOFTWARE  # what the stack asks of the host
     release: str | None = None  # band of the framework's release; None is the current one
     facts: dict[str, object] = field(default_factory=dict)
     alternatives: tuple[Context, ...] = ()  # the same under other features, of which a candidate may use the fastest
@@ -275,6 +278,15 @@ class Context:
     def prefetched_units(self) -> float:
         """Units whose weights are gathered ahead of the one at work."""
         return float(launch_values(self.features, "torch_fsdp2")["prefetch"])
+
+    @property
+    def kind_of_run(self) -> str:
+        """The kind of run that records of it are, as the coverage table tells them apart."""
+        if self.host.changing_shapes:
+            return "updates"
+        if self.operators.lora_rank or self.operators.reference:
+            return "tuning"
+        return "sharded" if self.fsdp else PRETRAINING
 
     @property
     def splits_states(self) -> bool:

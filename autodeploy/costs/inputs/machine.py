@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.stack.host import HostSoftware
 from cost_models.collectives import Group, Tier, nested
 from cost_models.compute import ComputeRates
-from cost_models.host_bound import bound_issue_factor
+from cost_models.host_bound import bound_issue_factor, issue_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,16 +25,24 @@ if TYPE_CHECKING:
 
 # Of an element that layers compute with; 8-bit operands are cast from 16 bits.
 ELEMENT_BYTES = {"fp32": 4.0}
+NO_SOFTWARE = HostSoftware()
 FAST = 1e30  # bytes a second of a link that takes no time
 
 
 @dataclass(frozen=True, slots=True)
 class HostRates:
-    """The host's part: seconds to issue one operator, of one synchronisation, and bytes per second of its link."""
+    """The host's part: seconds to issue one operator, of one synchronisation, and bytes per second of its link.
+
+    scatter : of the hosts' time where their work differs [fraction]. memory_bytes_per_s : a device's share of the
+    bandwidth of the host's memory. core_ratio : time of a core against a measured one.
+    """
 
     issue_s: Number
     sync_s: Number
     link_bytes_per_s: Number
+    scatter: float
+    memory_bytes_per_s: float
+    core_ratio: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,7 @@ def machine_of(
     release: str | None = None,
     efficiency: Mapping[str, Number] | None = None,
     features: frozenset[str] = frozenset(),
+    software: HostSoftware = NO_SOFTWARE,
 ) -> Machine:
     """The machine that a profile describes.
 
@@ -106,7 +116,7 @@ def machine_of(
     ----------
     release : band of the framework release, for its software factor; None is the current one.
     efficiency : values that replace the profile's, scalars or arrays: a fit varies them here.
-    features : those of kernels, host and allocator that are on.
+    features : those of kernels, host and allocator that are on. software : what the stack asks of the host.
     """
     value: dict[str, Number] = {**profile.efficiency, **(efficiency or {})}
     return Machine(
@@ -116,7 +126,7 @@ def machine_of(
         tiers=tuple(_tier(tier, value) for tier in profile.tiers),
         topology=topology,
         comm_op_s=profile.fixed_costs.comm_op_s,
-        host=_host_rates(profile, value, features),
+        host=_host_rates(profile, value, features, software),
         software_factor=_software_factor(profile, topology, value, release or "current"),
         routing_factor=_release_factor(profile, value, f"experts_{release or 'current'}") / value["expert_rate"],
         dispatch_loss=value["dispatch_loss"],
@@ -188,7 +198,9 @@ def _compute_rates(
     )
 
 
-def _host_rates(profile: Profile, value: Mapping[str, Number], features: frozenset[str]) -> HostRates:
+def _host_rates(
+    profile: Profile, value: Mapping[str, Number], features: frozenset[str], software: HostSoftware
+) -> HostRates:
     """The host's part of a device, whose threads keep to cores of their own where that is on."""
     host = profile.host
     bound = (
@@ -197,9 +209,16 @@ def _host_rates(profile: Profile, value: Mapping[str, Number], features: frozens
         else 1.0
     )
     return HostRates(
-        issue_s=host.issue_s_per_op * bound * np.asarray(value["host_issue"]),
+        issue_s=issue_s(
+            host.issue_s_per_op * bound * np.asarray(value["host_issue"]),
+            software.new_shape_s * bound * np.asarray(value.get("new_shape", 1.0)),
+            software.task_queue,
+        ),
         sync_s=host.sync_s * np.asarray(value["host_sync"]),
         link_bytes_per_s=host.link_bytes_per_s * value.get("host_link", 1.0),
+        scatter=software.scatter,
+        memory_bytes_per_s=host.memory_bytes_per_s / profile.ranks_per_node,
+        core_ratio=host.core_time_ratio,
     )
 
 

@@ -519,6 +519,9 @@ def sharded_s(layer: LayerInputs, work_s: Floats, exchanged: ExchangeTimes, *, b
         return np.zeros(1)
     gathers: Floats = np.where(sharded.keeps_gathered & backward, 0.0, 1.0)
     times = shard_times(table.dense_params, table.expert_params, sharded, machine, gathers=gathers, reduces=backward)
+    # Frozen weights are gathered like trained ones, and have no gradients.
+    frozen = shard_times(table.frozen_params, 0.0, sharded, machine, gathers=gathers, reduces=False)
+    times = ShardTimes(times.gather_s + frozen.gather_s, times.reduce_s, times.copied_s + frozen.copied_s)
     passing = sharded_pass_s(
         times.gather_s,
         times.reduce_s if backward else 0.0,

@@ -13,7 +13,7 @@ from autodeploy.costs.layers.exchanges import CORE, EXPERT_KINDS, ExchangeTimes,
 from autodeploy.costs.layers.pair_windows import Pairing, beside_matrix_work_s, halves
 from autodeploy.costs.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.costs.workload.operators import MATRIX_KINDS
-from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
+from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s, slowest_host
 from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
@@ -89,9 +89,15 @@ class LayerCost:
     moved_params: Floats  # arriving at the busiest rank in each interval of expert migration
     dense_params: Floats
     expert_params: Floats
-    frozen_bytes: Floats  # of weights that are not trained
+    frozen_params: Floats  # of a rank, of weights that are not trained, before they are sharded
+    frozen_bytes: Floats  # of these on the rank
     orthogonal_s: tuple[Floats, Floats]  # to orthogonalise all its matrices once: without its experts', and of experts
     choices: dict[str, ChoiceCost]
+
+    @property
+    def unit_params(self) -> Floats:
+        """Parameters that are gathered together where they are sharded."""
+        return np.asarray(self.dense_params + self.expert_params + self.frozen_params)
 
     @cached_property
     def alone_s(self) -> Floats:
@@ -186,10 +192,24 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
         moved_params=np.asarray(table.expert_params * features.balance.moved_share),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
-        frozen_bytes=np.asarray(table.frozen_params * layer.machine.rates.element_bytes + zero),
+        frozen_params=np.asarray(table.frozen_params + zero),
+        frozen_bytes=_frozen_bytes(layer),
         orthogonal_s=_orthogonal_s(layer),
         choices=_choices(layer, kept, times, forward.host_bound_s),
     )
+
+
+def _frozen_bytes(layer: LayerInputs) -> Floats:
+    """Bytes of weights that are not trained on a rank: whole, or its shard and what stays gathered of it.
+
+    Shards of FSDP2 are the parameters as they are loaded, in FP32 (verl workers/fsdp_workers.py, model_dtype fp32).
+    """
+    frozen, element, sharded = layer.table.frozen_params, layer.machine.rates.element_bytes, layer.features.sharded
+    if sharded is None:
+        return np.asarray(frozen * element + layer.zero)
+    shard = 4.0 if sharded.copies else element
+    whole = np.where(sharded.keeps_gathered | sharded.through_step, element, 0.0)
+    return np.asarray(frozen * (shard / sharded.dense.size + whole) + layer.zero)
 
 
 def _orthogonal_s(layer: LayerInputs) -> tuple[Floats, Floats]:
@@ -247,11 +267,21 @@ def _host_s(layer: LayerInputs, times: LayerTimes, calls: Floats, device_s: Floa
     rates, table, features = layer.machine.host, layer.table, layer.features
     if features.compiled:
         return np.zeros(1)
+    each = issue_each_s(layer)
     if features.sync_free or backward or not np.any(table.synchronisations):
-        return exposed_host_s(kernel_launch_s(calls, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
+        return exposed_host_s(kernel_launch_s(calls, each, 0.0, 0.0), device_s, 0.0, 0.0)
     restart, queued = synchronisation_s(layer, times)
-    host = kernel_launch_s(calls, rates.issue_s, table.synchronisations, rates.sync_s)
+    host = kernel_launch_s(calls, each, table.synchronisations, rates.sync_s)
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
+
+
+def issue_each_s(layer: LayerInputs) -> Floats:
+    """Seconds to issue one operator on the slowest of the hosts whose ranks meet in a layer's collectives [n]."""
+    host, shard = layer.machine.host, layer.shard
+    if not host.scatter:
+        return np.asarray(host.issue_s)
+    meeting = np.maximum(shard.tp * shard.cp, np.where(layer.table.choices_per_token > 0.0, shard.etp * shard.ep, 1.0))
+    return np.asarray(host.issue_s * slowest_host(meeting, host.scatter))
 
 
 def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Floats]:
@@ -266,17 +296,17 @@ def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Fl
     rows, features, busiest, exchanged = layer.operators, layer.features, times.busiest, times.exchanged
     names = [name for name in layer.table.after_synchronisation if name in rows or name in EXPERT_KINDS]
     early = [name for name in names if name in rows and rows[name].role == "shared"] if features.host_reorder else []
-    sent = {kind: exchanged.once_s(kind, backward=False) for kind in sorted(EXPERT_KINDS)}
     along = {each.name: len(each.along) for each in layer.table.exchanges}
+    sent = {kind: exchanged.once_s(kind, backward=False) for kind in sorted(EXPERT_KINDS & along.keys())}
     queued = np.asarray(sum((busiest[name].forward_s for name in early), np.zeros(1)))
-    queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, sent["dispatch"], 0.0)
+    gathered = (features.dispatcher == ALL_GATHER) & features.async_gathers
+    queued = queued + np.where(gathered, sent.get("dispatch", 0.0), 0.0)
     late = [name for name in names if name not in early]
     seconds = {name: busiest[name].forward_s for name in late if name in rows}
     calls = {name: launches(rows[name], backward=False) for name in seconds}
     for name, of_exchange in sent.items():
         seconds[name], calls[name] = of_exchange, np.where(of_exchange > 0.0, 1.0 + along[name], 0.0)
-    issue_each = layer.machine.host.issue_s
-    return restart_s([calls[name] for name in late], [seconds[name] for name in late], issue_each), queued
+    return restart_s([calls[name] for name in late], [seconds[name] for name in late], issue_each_s(layer)), queued
 
 
 def launches(op: Operator, *, backward: bool) -> Floats | float:
@@ -309,7 +339,7 @@ def _pairing(
     layer: LayerInputs, times: LayerTimes, calls: tuple[Floats, Floats], passes: tuple[PhaseCost, PhaseCost]
 ) -> Pairing:
     """What the layer's passes bring to a pair."""
-    each_s = 0.0 if layer.features.compiled else np.asarray(layer.machine.host.issue_s)
+    each_s = 0.0 if layer.features.compiled else issue_each_s(layer)
     issue = tuple(np.asarray(each * each_s) for each in calls)
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
@@ -348,24 +378,34 @@ def _choices(
             for name, seconds in times.exchanged.recomputed_s.items():
                 if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                     replayed = replayed + seconds
-            host = _replay_host_s(layer, choice, forward_host_s)
+            host = _replay_host_s(layer, each, replayed, forward_host_s)
             cost = ChoiceCost(bytes_, replayed + host, zero, host, uneven)
         choices[choice.name] = cost
     return choices
 
 
-def _replay_host_s(layer: LayerInputs, choice: MemoryChoice, forward_host_s: Floats) -> Floats:
-    """Seconds for which a replay waits for the host.
+def _replay_host_s(layer: LayerInputs, touched: Touched, replayed_s: Floats, forward_host_s: Floats) -> Floats:
+    """Seconds for which a replay of so much work waits for the host.
 
     One that routes again learns its split sizes again: as long as in the forward pass. One that only permutes again
-    waits for the selections of its rows. Source: Megatron-LM checkpointed layers run the dispatcher's preprocess, with
-    its device-to-host copy, a second time.
+    waits for the selections of its rows, any other until its operators are issued. Source: Megatron-LM checkpointed
+    layers run the dispatcher's preprocess, with its device-to-host copy, a second time.
     """
+    choice, features = touched.choice, layer.features
     if EVERYTHING in choice.replays or ROUTES in choice.replays:
         return forward_host_s
-    if layer.features.sync_free or PERMUTES not in choice.replays:
+    if features.compiled:
         return layer.zero
-    return np.asarray(layer.zero + layer.table.replayed_synchronisations * np.asarray(layer.machine.host.sync_s))
+    permutes = PERMUTES in choice.replays and not features.sync_free
+    waits = layer.table.replayed_synchronisations * np.asarray(layer.machine.host.sync_s) if permutes else 0.0
+    shares = layer.table.by_operator.operators if choice.shares and layer.table.by_operator is not None else {}
+    calls = sum(
+        launches(layer.operators[name], backward=False) * shares.get(name, 1.0)
+        for name in touched.replayed
+        if not features.captured or name in layer.table.after_synchronisation
+    )
+    late = np.maximum(0.0, calls * issue_each_s(layer) - replayed_s)
+    return np.asarray(layer.zero + late + waits)
 
 
 def _swapped_s(layer: LayerInputs, choice: MemoryChoice, swapped: Floats, times: LayerTimes) -> Floats:

@@ -124,11 +124,13 @@ def _passes_s(op: Operator, machine: Machine, factor: Floats | float) -> Passes:
         )
     none = np.zeros(1)
     if op.kind == "attention":
-        return (
-            compute.attention_s(op.flops * factor, op.head_dim, op.seq, rates, backward=False),
-            compute.attention_s(op.backward_flops * factor, op.head_dim, op.seq, rates, backward=True),
-            none,
-        )
+        work = op.flops * factor, op.backward_flops * factor
+        ahead, back = (compute.attention_s(w, op.head_dim, op.seq, rates, backward=n > 0) for n, w in enumerate(work))
+        if not np.any(op.forward_bytes):
+            return ahead, back, none
+        rows = (compute.movement_s(size * factor, 0.0, rates) for size in (op.forward_bytes, op.backward_bytes))
+        forward, backward = (np.maximum(one, other) for one, other in zip((ahead, back), rows, strict=True))
+        return forward, backward, none
     moved = op.forward_bytes * factor, op.backward_bytes * factor
     if op.kind == "vector":
         forward, backward = (compute.vector_s(size, op.launches, rates) for size in moved)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.rl import RlStrategy, RlTraining
+    from autodeploy.specs.software import SoftwareSpec
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.profile import Profile
 
@@ -40,6 +41,7 @@ def kept_update(
     npus: int,
     pack_tokens: int | None,
     features: frozenset[str] | None,
+    software: SoftwareSpec | None = None,
 ) -> UpdatePart:
     """`update_part`, predicted once for equal documents.
 
@@ -51,8 +53,9 @@ def kept_update(
     documents = tuple(each.model_dump_json() for each in (model, cluster, rl, strategy))
     registered = (*FEATURES.values(), *schedules())
     on = None if features is None else frozenset(features)
-    key = (*documents, profile.content_hash, npus, pack_tokens, on, tuple(map(id, registered)))
-    return _predicted(_Asked(key, model, profile, cluster, rl, strategy, npus, pack_tokens, on, registered))
+    said = None if software is None else software.model_dump_json()
+    key = (*documents, profile.content_hash, npus, pack_tokens, on, said, tuple(map(id, registered)))
+    return _predicted(_Asked(key, model, profile, cluster, rl, strategy, npus, pack_tokens, on, registered, software))
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class _Asked:
     pack_tokens: int | None = field(compare=False)
     features: frozenset[str] | None = field(compare=False)
     registered: tuple[object, ...] = field(compare=False)
+    software: SoftwareSpec | None = field(compare=False)
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -82,6 +86,7 @@ def _predicted(asked: _Asked) -> UpdatePart:
         npus=asked.npus,
         pack_tokens=asked.pack_tokens,
         features=asked.features,
+        software=asked.software,
     )
 
 
@@ -98,11 +103,13 @@ def rl_step(
     *,
     features: frozenset[str] | None = None,
     overheads: Overheads | None = None,
+    software: SoftwareSpec | None = None,
     beyond_memory: bool = False,
 ) -> RlStep:
     """A step under one strategy of the update and one of generation; without a split the best one, which is said.
 
-    overheads : of the framework; None: what is usual. beyond_memory : as of `combined`.
+    overheads : of the framework; None: what is usual. software : as of `update_context`.
+    beyond_memory : as of `combined`.
 
     Raises
     ------
@@ -114,7 +121,7 @@ def rl_step(
     cards = healthy_npus(profile, cluster)
 
     def on(training: int, generating: int) -> RlStep:
-        update = kept_update(model, profile, cluster, rl, strategy, training, layout.pack_tokens, features)
+        update = kept_update(model, profile, cluster, rl, strategy, training, layout.pack_tokens, features, software)
         left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
         case = Case(generating, left, layout.staleness, layout.partial_rollout)
         generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)

@@ -13,10 +13,11 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.rl import ResponseLength
 from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.software import SoftwareSpec, run_of, software_for, stack_for
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from autodeploy.stack.frameworks import UNRESTRICTED, post_trainers
-from autodeploy.stack.software import unnamed_features
+from autodeploy.stack.software import default_stack, unnamed_features
 from cost_models.hbm import GIB
 from cost_models.sample_packing import packing
 
@@ -115,6 +116,12 @@ def samples_of(rl: RlTraining, strategy: Strategy, dp: int, pack_tokens: int | N
     return Samples(packed, max(1, round(tokens)), full, rows(rl.samples), rows(update))
 
 
+def software_of(spec: Spec, vendor: str) -> SoftwareSpec | None:
+    """The software of a spec's updates: its own, else that of its launch target; None: the usual one."""
+    stack = default_stack(spec.search.target, vendor)
+    return spec.software or (SoftwareSpec(stack=stack.name) if stack.trains == "updates" else None)
+
+
 def update_training(samples: Samples) -> TrainingSpec:
     """An update as a step of pre-training: sequences as long as the mean pack, as many as it has."""
     return TrainingSpec(seq_length=samples.tokens, global_batch_size=BatchSize(value=samples.update_rows))
@@ -134,10 +141,12 @@ def update_context(
     *,
     npus: int,
     features: frozenset[str] | None = None,
+    software: SoftwareSpec | None = None,
 ) -> Context:
     """The context of an update on `npus` cards: packs of whole samples, in which attention stays.
 
-    features : that are on; absent: the strategy's, and what today's software has on without naming it.
+    features : that are on; absent: the strategy's, and what today's software has on without naming it. software :
+    absent: the usual one of post-training.
     """
     on = frozenset(strategy.features) | unnamed_in_updates(profile.vendor) if features is None else features
     spec = Spec(
@@ -146,7 +155,13 @@ def update_context(
         training=update_training(samples),
         search=SearchSpec(target=UNRESTRICTED),
     )
-    context = spec_context(spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer)
+    named = frozenset(strategy.features) | ({"swap_optimizer"} if strategy.swap_optimizer else frozenset())
+    run = run_of(model, spec.training.precision, strategy, named)
+    stack = stack_for(software, post_trainers()[0], profile.vendor)
+    host = software_for(software, stack, run).host.of_strategy(strategy.optimizer_offload_fraction)
+    context = spec_context(
+        spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer, host=host
+    )
     packs = _packs(samples.packing)
     operators = replace(context.operators, mean_keys=packs.keys, documents=packs.documents)
     return replace(context, packs=packs, operators=operators)

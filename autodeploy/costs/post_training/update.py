@@ -21,6 +21,7 @@ from autodeploy.costs.steps.one_strategy import (
     phase_costs_together,
     priced_by,
 )
+from autodeploy.costs.steps.scenarios import new_shape_range
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.strategy import Recompute
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.steps.one_strategy import Estimated, PhaseCost
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlTraining
+    from autodeploy.specs.software import SoftwareSpec
     from autodeploy.specs.strategy import Strategy
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -112,13 +114,14 @@ def update_part(
     npus: int,
     pack_tokens: int | None = None,
     features: frozenset[str] | None = None,
+    software: SoftwareSpec | None = None,
 ) -> UpdatePart:
     """Training on `npus` cards of the cluster.
 
     Parameters
     ----------
     strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
-    features : as of `update_context`.
+    features, software : as of `update_context`.
 
     Raises
     ------
@@ -132,7 +135,7 @@ def update_part(
     come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
     asked = [(strategy, pack_tokens)]
-    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features)
+    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features, software=software)
     if isinstance(part, SpecError):
         raise part
     return part
@@ -147,6 +150,7 @@ def update_parts(
     *,
     npus: int,
     features: frozenset[str] | None = None,
+    software: SoftwareSpec | None = None,
     within_memory: bool = False,
 ) -> list[UpdatePart | SpecError]:
     """`update_part` of several strategies and their `pack_tokens`, or what refuses them; layers are priced together.
@@ -155,7 +159,7 @@ def update_parts(
     ----------
     within_memory : of those whose policy alone needs more memory than a die has, that is said and no time predicted.
     """
-    trainers = _Trainers(model, profile, cluster, rl, npus, features)
+    trainers = _Trainers(model, profile, cluster, rl, npus, features, software)
     read = [or_refusal(partial(trainers.read, *each)) for each in asked]
     full = _then(read, partial(trainers.fullest, within_memory=within_memory))
     return _then(full, trainers.parts)
@@ -187,11 +191,15 @@ class _Trainers:
     rl: RlTraining
     npus: int
     features: frozenset[str] | None
+    software: SoftwareSpec | None
 
     def context(self, model: ModelSpec, strategy: Strategy, samples: Samples) -> Context:
         """Of an update of a model on these samples."""
         return update_context(
-            model, self.profile, self.cluster, strategy, samples, npus=self.npus, features=self.features
+            *(model, self.profile, self.cluster, strategy, samples),
+            npus=self.npus,
+            features=self.features,
+            software=self.software,
         )
 
     def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:
@@ -342,8 +350,10 @@ def _weights(model: ModelSpec, trained: PhaseCost) -> WeightLayout:
 
 
 def _half_width(trained: PhaseCost) -> float:
-    """Relative half width of the 80 % interval of training's time: that of pre-training runs like it."""
+    """Relative half width of the 80 % interval of training's time: by how much it may be longer."""
     estimate = trained.estimated
     context = estimate.context
     run = run_in_context(estimate.candidate, context, context.features)
-    return math.expm1(Z80 * spread_of(context.family, run).log_sigma)
+    asymmetric = new_shape_range(estimate.candidate, context, estimate.layout)
+    spread = spread_of(context.family, run, asymmetric=asymmetric)
+    return math.expm1(Z80 * spread.log_sigma + spread.log_shift)

@@ -70,7 +70,7 @@ def stage_buffers(priced: Priced, *, recomputes_layers: bool) -> StageBuffers:
     pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
     widest = max(priced.at(step.cost.worst_activation_bytes) for step in classes.layers)
     units = [step.cost for step in (*classes.layers, *classes.pieces)]
-    largest = max(priced.at(np.asarray(cost.dense_params + cost.expert_params)) for cost in units)
+    largest = max(priced.at(cost.unit_params) for cost in units)
     ends = np.zeros(pp)
     ends[[stage for stage, _ in model_parts(schedule, pp, vpp)[-1]]] = 1.0
     head = classes.head.cost

@@ -117,8 +117,9 @@ def gathered_bytes(largest_params: Floats, context: Context, keeps_gathered: Boo
     """
     if not context.fsdp:
         return np.zeros(1)
+    gradient = 0.0 if context.operators.lora_rank else context.gradient_bytes  # a frozen unit has none
     if not context.each_parameter_sharded:
-        return np.asarray((2.0 * context.optimizer.weights + context.gradient_bytes) * largest_params)
+        return np.asarray((2.0 * context.optimizer.weights + gradient) * largest_params)
     element = context.operators.element_bytes
     whole = np.where(keeps_gathered, 0.0, (1.0 + context.prefetched_units) * element)
-    return np.asarray((whole + element + context.gradient_bytes) * largest_params)
+    return np.asarray((whole + (element + gradient if gradient else 0.0)) * largest_params)

@@ -17,6 +17,7 @@ from cost_models import data_parallel
 from cost_models.collectives import GatherRate, Group, gather_rate, leaf_hop_factor, point_to_point_s, ring_pass_s
 from cost_models.expert_migration import migration_s
 from cost_models.hbm import FULL, StateBytes, replica_shards, state_bytes
+from cost_models.host_optimizer import host_adam_s
 from cost_models.optimizers import owned_share
 
 if TYPE_CHECKING:
@@ -209,24 +210,41 @@ def _rates(candidates: Candidates, context: Context, shards: Floats, gradient_by
         optimizer=form,
     )
     on_host = data_parallel.states_on_host_bytes(split, swap_optimizer=swap, virtual_optimizer=virtual, optimizer=form)
+    # Of states that lie on the host, the share that an offloaded fraction leaves on the device.
+    stays = np.where(swap, 1.0 - context.host.fraction, 0.0) if context.host.updates else np.zeros_like(split)
+    params, owners_of = (1.0 / shards, np.ones_like(shards)) if context.fsdp else (np.ones(1), split)
     update = data_parallel.optimizer_s(
-        1.0 / shards if context.fsdp else 1.0,
-        np.ones_like(shards) if context.fsdp else split,
+        params,
+        owners_of,
         machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction),
         optimizer=form,
         virtual_optimizer=virtual,
         fused="unfused_optimizer" not in context.mechanisms,
     )
+    streamed = data_parallel.host_optimizer_s(1.0, on_host, machine.host.link_bytes_per_s, update)
+    if context.host.updates:
+        # The host updates what lies there, the device the rest, and nothing streams through it.
+        share, zero = np.where(swap, context.host.fraction, 0.0), np.zeros_like(split)
+        on_cores = host_adam_s(
+            params / owners_of,
+            context.host.kernel,
+            context.host.threads,
+            core_ratio=machine.host.core_ratio,
+            host_bytes_per_s=machine.host.memory_bytes_per_s,
+            link_bytes_per_s=machine.host.link_bytes_per_s,
+        )
+        update = np.asarray(share * on_cores + (1.0 - share) * update)
+        streamed, on_host = np.where(swap, zero, streamed), np.where(swap, share * on_host, on_host)
     whole = context.whole_through_step(candidates)
     kept = np.where(candidates.keep_gathered | whole, context.operators.element_bytes, 0.0)
     return StateRates(
         weights=np.asarray(each.weights + kept),
         gradients=np.where(whole, gradient_bytes, each.gradients),
-        optimizer=each.optimizer,
-        adam=np.where(swap | virtual, 0.0, form.moments / split),
+        optimizer=each.optimizer + stays * (form.master + form.moments) / split,
+        adam=np.where(swap | virtual, stays, 1.0) * np.where(virtual, 0.0, form.moments / split),
         host=on_host,
         update_s=update,
-        swap_s=data_parallel.host_optimizer_s(1.0, on_host, machine.host.link_bytes_per_s, update),
+        swap_s=streamed,
     )
 
 

@@ -141,7 +141,11 @@ def candidate_of(
         moe_dispatcher=one(DISPATCHERS.index(dispatcher)),
         sequence_parallel=one(bool(sequence) and tp > 1),
         reuse_fp32_param=one(strategy.reuse_fp32_param or "reuse_fp32_param" in strategy.features),
-        swap_optimizer=one(strategy.swap_optimizer or "swap_optimizer" in strategy.features),
+        swap_optimizer=one(
+            strategy.swap_optimizer
+            or strategy.optimizer_offload_fraction is not None
+            or "swap_optimizer" in strategy.features
+        ),
         virtual_optimizer=one("virtual_optimizer" in strategy.features),
         keep_gathered=one("keep_gathered" in strategy.features),
         dp_replicate=one(strategy.dp_replicate),
@@ -490,7 +494,7 @@ def priced_by(context: Context) -> tuple[object, ...]:
     The global batch is none of it, and a feature that is an axis of a strategy is the candidate's.
     """
     on = frozenset(name for name in context.features if name not in FEATURES or not FEATURES[name].axis)
-    return (context.num_npus, context.seq_length, context.packs, context.distributed_optimizer, on)
+    return (context.num_npus, context.seq_length, context.packs, context.distributed_optimizer, context.host, on)
 
 
 def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | SpecError]:

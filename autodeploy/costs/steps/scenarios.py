@@ -25,7 +25,7 @@ from cost_models.schedule import makespan_s
 from hardware_profiles.efficiencies import limited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.inputs.expert_balance import Loads
@@ -120,6 +120,33 @@ def step_times_in(
     for number, layout in enumerate(layouts):
         times[number] = _times_under(layout, number, batches)
     return times
+
+
+@dataclass(frozen=True)
+class _NewShape:
+    """The cost of issuing an operator whose shape is new."""
+
+    name: str = "new_shape"
+    multiplies: tuple[str, ...] = ("new_shape",)
+
+
+def new_shape_times(candidate: Candidates, context: Context, layout: Layout, factors: Iterable[float]) -> Floats:
+    """Step time under each factor of that cost [factors]."""
+    moved = _NewShape()
+    worlds = [{moved.name: math.log(factor)} for factor in factors]
+    return np.asarray(step_times_in(candidate, context, [layout], [moved], worlds)[0])
+
+
+def new_shape_range(candidate: Candidates, context: Context, layout: Layout) -> tuple[float, float]:
+    """By how much the interval of that cost shortens and lengthens a step, in log time: 80 % on each side."""
+    if context.host.new_shape_range == (1.0, 1.0):
+        return 0.0, 0.0
+    low, value, high = np.log(
+        new_shape_times(
+            candidate, context, layout, (context.host.new_shape_range[0], 1.0, context.host.new_shape_range[1])
+        )
+    ).tolist()
+    return value - low, high - value
 
 
 def breakdowns_in(
@@ -296,6 +323,7 @@ def _context_at(context: Context, values: Mapping[str, Number], loads: Loads) ->
         release=context.release,
         efficiency=values,
         features=context.mechanisms,
+        software=context.host,
     )
     others = tuple(
         replace(other, machine=moved, loads=replace(loads, levelling=other.loads.levelling))

@@ -258,7 +258,7 @@ def _of_pairs(classes: StepClasses) -> PairColumns:
 
 def _of_model(classes: StepClasses, context: Context, keeps_gathered: Bools) -> ModelColumns:
     layers, pieces = [step.cost for step in classes.layers], [step.cost.alone_s for step in classes.pieces]
-    params = [step.cost.dense_params + step.cost.expert_params for step in (*classes.layers, *classes.pieces)]
+    params = [step.cost.unit_params for step in (*classes.layers, *classes.pieces)]
     alone = sum(step.count * step.cost.alone_s for step in classes.layers)
     layer = alone / sum(step.count for step in classes.layers)
     hidden = zip(classes.layers, classes.most_hidden_s.both_s, strict=True)

@@ -23,6 +23,7 @@ from autodeploy.costs.workload.sparse_attention import (
     index_flops_per_token,
     indexer_rows,
     latent_widths,
+    row_bytes,
 )
 from autodeploy.specs.attention import latent_widths as widths_of_latents
 from cost_models.compute import attention_backward_flops, attention_flops
@@ -46,12 +47,13 @@ def latent_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
 
 def _rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind, projections: Rows) -> Rows:
     operators, tensors, exchanges = projections
-    for part in (indexer_rows(model, shard), _core(model, shard, on, kind), _output_gate(model, shard)):
+    indexer = indexer_rows(model, shard, gathers=on.gathers_keys)
+    for part in (indexer, _core(model, shard, on, kind), _output_gate(model, shard)):
         operators += part[0]
         tensors += part[1]
     operators += _ring_updates(model, shard, on)
     operators.append(_output_projection(model, shard))
-    exchanges += _context_parallel(model, shard)
+    exchanges += _context_parallel(model, shard, on)
     return operators, tensors, exchanges
 
 
@@ -164,7 +166,7 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         Operator("latent_norm", "vector", W, forward_bytes=norm_bytes, backward_bytes=2 * norm_bytes, launches=2.0)
     )
     operators.append(Operator("q_up_proj", "gemm", W, rows=tokens, columns=query, depth=q_rank or h))
-    absorbed = attends_to_latents(model, shard.seq_length)
+    absorbed = attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys)
     operators += (
         _absorbed_projections(model, shard)
         if absorbed
@@ -224,7 +226,7 @@ def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats, on: Op
 def _core(
     model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind
 ) -> tuple[list[Operator], list[Tensor]]:
-    if attends_to_latents(model, shard.seq_length):
+    if attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys):
         return _latent_core(model, shard, on)
     heads, _ = _heads(model, shard)
     qk, value, tokens, seq = model.qk_head_dim, model.value_head_dim, shard.tokens, shard.seq_length
@@ -256,9 +258,10 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
     """Attention of all heads to the chosen latents, and what it keeps: queries are kept as wide as a latent."""
     heads, _ = _heads(model, shard)
     tokens, value = shard.tokens, model.value_head_dim
-    keys, qk, latent = attention_shape(model, shard.seq_length)
+    keys, qk, latent = attention_shape(model, shard.seq_length, gathers=on.gathers_keys)
     keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
     shape = (tokens, keys, heads, qk, latent)
+    moved = row_bytes(tokens, keys, qk) if on.gathers_keys else (0.0, 0.0)
     core = Operator(
         "core_attention",
         "attention",
@@ -267,6 +270,8 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
         backward_flops=attention_backward_flops(*shape),
         head_dim=(qk + latent) / 2.0,
         seq=2.0 * keys / shard.ring,
+        forward_bytes=moved[0],
+        backward_bytes=moved[1],
     )
     tensors = [
         Tensor("attention_out", np.asarray(2.0 * tokens * heads * value)),
@@ -364,7 +369,7 @@ def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:
     )
 
 
-def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
+def _context_parallel(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Exchange]:
     """Ring attention: keys and values pass ring - 1 times forward, with their gradients twice that backward.
 
     Ulysses: queries, keys, values and the output change from sequence to heads and back, in both passes.
@@ -374,7 +379,7 @@ def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
     key_value = _key_heads(model, shard) * (model.qk_head_dim + model.value_head_dim)
     if model.sparse_attention is not None:
         # The indexer's keys pass too; heads that attend to latents need these alone, whole on every rank.
-        if attends_to_latents(model, shard.seq_length):
+        if attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys):
             key_value = np.full_like(heads, latent_widths(model)[0])
         key_value = key_value + model.sparse_attention.index_head_dim
     ring_chunk = np.asarray(2.0 * shard.tokens * key_value)

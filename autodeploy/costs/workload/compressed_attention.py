@@ -25,7 +25,7 @@ from autodeploy.costs.workload.operators import (
     column_exchanges,
     cut_and_whole,
 )
-from autodeploy.costs.workload.sparse_attention import IndexShape, index_operators
+from autodeploy.costs.workload.sparse_attention import IndexShape, index_operators, row_bytes
 from autodeploy.specs.attention import CSA, HCA
 from autodeploy.specs.attention import sizes_of_entries as sizes
 from cost_models.compute import attention_backward_flops, attention_flops
@@ -259,6 +259,7 @@ def _indexer(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: Laye
         width=width,
         target_heads=np.asarray(model.num_attention_heads / shard.tp),
         target_width=float(model.head_dim),
+        gathers=on.gathers_keys,
     )
     operators += index_operators(shape, tokens, count)
     tensors += [
@@ -282,6 +283,7 @@ def _core(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKi
     tokens, d = shard.tokens, float(model.head_dim)
     heads, keys = np.asarray(model.num_attention_heads / shard.tp), seen(model, kind, document(shard, on))
     shape = (tokens, keys, heads, d, d)
+    moved = row_bytes(tokens, keys, d) if on.gathers_keys else (0.0, 0.0)
     core = Operator(
         "mqa_attention",
         "attention",
@@ -290,6 +292,8 @@ def _core(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKi
         backward_flops=attention_backward_flops(*shape),
         head_dim=d,
         seq=2.0 * keys,
+        forward_bytes=moved[0],
+        backward_bytes=moved[1],
     )
     tensors = [
         Tensor("mqa_out", np.asarray(2.0 * tokens * heads * d)),

@@ -203,6 +203,7 @@ def layer_table(
         _accumulation(dense_params, expert_params, on, of_both_halves(hooks) if model.shortcut_moe else hooks)
     )
     dispatchers = 2.0 if model.n_zero_experts else 1.0
+    reads = 0.0 if on.mean_keys is None or kind.attention == "linear_attention" else on.reads_of_packs
     table = LayerTable(
         name=table_name(kind),
         operators=accumulating(operators + norms[0] + part[0], on),
@@ -211,7 +212,7 @@ def layer_table(
         dense_params=dense_params,
         expert_params=expert_params,
         choices_per_token=model.computing_experts_per_tok if moe else 0.0,
-        synchronisations=dispatchers * synchronisations(shard, on) if moe else 0.0,
+        synchronisations=reads + (dispatchers * synchronisations(shard, on) if moe else 0.0),
         replayed_synchronisations=dispatchers * replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
         by_operator=by_operator(model, shard, on) if attention.by_operator and on.torch_modules and not moe else None,
@@ -420,6 +421,8 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     h, tokens, cut = model.hidden_size, shard.tokens, vocabulary_cut(shard, on)
     vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
     forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
+    if on.scored_loss:  # divided by the temperature first
+        forward, backward = forward + 4.0, backward + 4.0
     if on.reference:
         forward, backward = LOSS_MOVED_BYTES
     streams = joined(model, shard)

@@ -258,7 +258,7 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = rows * width
     launches = 1.0 if on.grouped_gemm else groups
-    calls = host.of_products(groups, on)
+    calls, activated = host.of_products(groups, on), host.of_activation(groups, on)
 
     def gemm(name: str, columns: Floats | float, depth: Floats | float) -> Operator:
         return Operator(
@@ -270,8 +270,8 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             depth=depth,
             groups=groups,
             launches=launches,
-            issued=calls,
-            issued_backward=2.0 * calls,
+            issued=calls[0],
+            issued_backward=calls[1],
             role="experts",
             per_expert=True,
             fused=on.grouped_gemm,
@@ -286,8 +286,8 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
             launches=2.0,
-            issued=host.ACTIVATION.forward,
-            issued_backward=host.ACTIVATION.backward,
+            issued=activated[0],
+            issued_backward=activated[1],
             role="experts",
             per_expert=True,
         ),

@@ -45,7 +45,8 @@ class Operator(NamedTuple):
 
     rows, columns, depth : m, n, k of a matrix multiplication; groups: how many of them (experts of the rank).
     flops, backward_flops, head_dim, seq : of an attention operator (FLOPs that are computed, mean width of products).
-    forward_bytes, backward_bytes : device memory traffic of a vector or movement operator.
+    forward_bytes, backward_bytes : device memory traffic of a vector or movement operator, or of single rows that an
+    attention operator gathers.
     launches : kernels of the forward pass, with a fixed cost each on the device.
     issued, issued_backward : operators that the host issues in each pass, where they are not the launches.
     window : which half of the layer it belongs to, for schedules that pair windows.
@@ -287,6 +288,10 @@ class OperatorFeatures:
     lora_rank: int = 0  # of adapters beside a frozen model; 0: all of it is trained
     lora_targets: tuple[str, ...] = ()  # matrices that have one
     reference: bool = False  # a frozen copy of the model reads every sequence, too (preference tuning)
+    experts_apart: bool = False  # each expert has parameters of its own, which a grouped product joins
+    reads_of_packs: float = 0.0  # of the bounds of packed documents by an attention, for which the host waits
+    gathers_keys: bool = False  # a kernel of sparse attention gathers chosen keys always
+    scored_loss: bool = False  # the loss divides logits by a temperature first
     optimizer: Optimizer = ADAM
 
     @property

@@ -193,8 +193,8 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
     if not arguments.release.has("mindspeed"):
         if swapped or strategy.reuse_fp32_param:
             arguments.note(Message("exporters.has_no_flag_in", name="swap, reuse_fp32_param", framework="Megatron-LM"))
-        if strategy.swap_optimizer:
-            arguments.add(optimizer, "--optimizer-cpu-offload")
+        if strategy.swap_optimizer or strategy.optimizer_offload_fraction is not None:
+            _add_host_optimizer(arguments, strategy)
         return
     for name in swapped:
         if name == "attention":
@@ -211,10 +211,18 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
         if any(counts_of_stages)
     ):
         arguments.note(Message("exporters.applied_to_more_layers", what="swap"))
-    if strategy.swap_optimizer:
+    if strategy.optimizer_offload_fraction is not None:
+        _add_host_optimizer(arguments, strategy)
+    elif strategy.swap_optimizer:
         arguments.add(optimizer, "--swap-optimizer")
     if strategy.reuse_fp32_param:
         arguments.add(optimizer, "--reuse-fp32-param")
+
+
+def _add_host_optimizer(arguments: LaunchArguments, strategy: Strategy) -> None:
+    arguments.add("OPTIMIZE_ARGS", "--optimizer-cpu-offload")
+    if strategy.optimizer_offload_fraction is not None:
+        arguments.add("OPTIMIZE_ARGS", "--optimizer-offload-fraction", strategy.optimizer_offload_fraction)
 
 
 def _swaps_latent_attention(arguments: LaunchArguments, strategy: Strategy) -> bool:
@@ -251,13 +259,15 @@ def read_memory(reader: FlagReader, strategy: dict[str, Any], layers: int) -> di
     counts = _modules(reader, stages) | _full(reader, strategy, stages)
     swap = sorted({name for flag, name in SWAPS.items() if reader.switch(flag, "/strategy/swap")})
     reader.ignore(["--swap-modules"], Message("importers.predicted_as", what="--swap-attention"))
-    offloads = [
-        reader.switch(flag, "/strategy/swap_optimizer") for flag in ("--swap-optimizer", "--optimizer-cpu-offload")
-    ]
+    swapped = reader.switch("--swap-optimizer", "/strategy/swap_optimizer")
+    updated = reader.switch("--optimizer-cpu-offload", "/strategy/optimizer_offload_fraction")
+    share = reader.decimal("--optimizer-offload-fraction", "/strategy/optimizer_offload_fraction")
+    told = {"optimizer_offload_fraction": 1.0 if share is None else share} if updated and share != 0.0 else {}
     return {
+        **told,
         "recompute": _document(counts, stages),
         "swap": swap,
-        "swap_optimizer": any(offloads),
+        "swap_optimizer": swapped,
         "reuse_fp32_param": reader.switch("--reuse-fp32-param", "/strategy/reuse_fp32_param"),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autodeploy.costs.post_training.samples import samples_of, update_context
+from autodeploy.costs.post_training.samples import samples_of, software_of, update_context
 
 if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
@@ -29,7 +29,10 @@ def context_of_update(
     assert rl is not None
     dp = strategy.dp or npus * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp)
     samples = samples_of(rl, strategy, dp, pack_tokens)
-    context = update_context(spec.model, profile, spec.cluster, strategy, samples, npus=npus, features=features)
+    software = software_of(spec, profile.vendor)
+    context = update_context(
+        *(spec.model, profile, spec.cluster, strategy, samples), npus=npus, features=features, software=software
+    )
     return replace(context, global_batch=samples.update_rows)
 
 

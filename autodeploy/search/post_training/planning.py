@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from autodeploy.costs.inputs.build_context import healthy_npus, profile_of
 from autodeploy.costs.post_training.overheads import overheads_of
 from autodeploy.costs.post_training.rl_step import rl_step
-from autodeploy.costs.post_training.samples import InfeasibleRlError
+from autodeploy.costs.post_training.samples import InfeasibleRlError, software_of
 from autodeploy.costs.steps.one_strategy import estimated
 from autodeploy.costs.steps.timeline import pipeline_timeline
 from autodeploy.kit.errors import SearchCancelled, SpecError
@@ -186,6 +186,7 @@ def estimate_rl(
         strategy.rl,
         features=features,
         overheads=overheads_of(spec.search.target),
+        software=software_of(spec, profile.vendor),
         beyond_memory=beyond_memory,
     )
     return plan_of_step(spec, profile, update, strategy.rl, step, identity_of(spec, profile), cards=cards)

@@ -7,7 +7,7 @@ from math import ceil, gcd
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from autodeploy.costs.inputs.build_context import device_of, healthy_npus, profile_of
-from autodeploy.costs.post_training.samples import InfeasibleRlError
+from autodeploy.costs.post_training.samples import InfeasibleRlError, software_of
 from autodeploy.costs.post_training.update import update_parts
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.post_training.generation_layouts import values_left
@@ -248,7 +248,10 @@ class Updates:
     def _predicted(self, asked: Sequence[tuple[Strategy, int | None]], npus: int) -> list[Update | str]:
         spec, rl = self.spec, self.spec.training.rl
         assert rl is not None
-        parts = update_parts(spec.model, self.profile, spec.cluster, rl, asked, npus=npus, within_memory=True)
+        software = software_of(spec, self.profile.vendor)
+        parts = update_parts(
+            *(spec.model, self.profile, spec.cluster, rl, asked), npus=npus, software=software, within_memory=True
+        )
         return [_update(*each, part) for each, part in zip(asked, parts, strict=True)]
 
 

@@ -16,6 +16,7 @@ from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import TrainingSpec
+from autodeploy.stack.host import HostSoftware
 from tests.support.accounting.machine import Link, Numbers
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.run import Run
@@ -248,6 +249,7 @@ def case_of(
     precision: str = "bf16",
     adapters: tuple[int, tuple[str, ...]] | None = None,
     pairs: bool = False,
+    host: HostSoftware | None = None,
 ) -> Case:
     """The same run for the planner and for the accounting, on a network of `network` times the profile's bandwidth."""
     rank, targets = adapters or (0, ())
@@ -265,9 +267,8 @@ def case_of(
             "precision": precision,
         }
     )
-    context = spec_context(
-        spec_of(model, where, training), where.profile, on, distributed_optimizer=distributed_optimizer
-    )
+    asked = spec_of(model, where, training)
+    context = spec_context(asked, where.profile, on, distributed_optimizer=distributed_optimizer, host=host)
     if network != 1.0:
         tiers = tuple(replace(tier, bytes_per_s=tier.bytes_per_s * network) for tier in context.machine.tiers)
         context = replace(context, machine=replace(context.machine, tiers=tiers))
@@ -289,8 +290,21 @@ def case_of(
         pairs=pairs,
         lora_rank=rank,
         lora_targets=tuple(product for name in targets for product in TARGETS[name]),
+        experts_apart=context.host.experts_apart,
+        scatter=context.host.scatter,
+        adam_s=_adam_s(where, context.host) if context.host.updates else None,
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
+
+
+def _adam_s(where: Cluster, host: HostSoftware) -> float:
+    """Of one parameter: the slower of memory and threads, then FP32 gradient down and weight up."""
+    document, ranks = where.profile.document.host, where.profile.ranks_per_node
+    bandwidth = document.memory_gb_per_s_per_node.value * 1e9 / ranks if document.memory_gb_per_s_per_node else 50e9
+    core = document.core_time_ratio.value if document.core_time_ratio else 1.0
+    nanoseconds, moved = {"unfused": (5.9, 80), "foreach": (2.3, 80), "fused": (0.7, 28)}[host.kernel]
+    link = document.host_link_gb_per_s.value * 1e9
+    return max(moved / bandwidth, nanoseconds * 1e-9 * core / host.threads) + 8 / link
 
 
 def _reduced_in(on: frozenset[str], precision: str) -> float:
@@ -362,6 +376,12 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
     return model
 
 
+# Hosts that are late, with experts joined and apart, and such that run the optimizer.
+LATE = HostSoftware(changing_shapes=True, new_shape_s=2e-4, scatter=0.08)
+UPDATING = replace(LATE, experts_apart=True, task_queue=2, updates=True, kernel="fused", threads=4.0)
+HOSTS = (LATE, replace(LATE, experts_apart=True, task_queue=0), UPDATING, HostSoftware(updates=True))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """A model, a cluster, features, imbalance."""
@@ -401,6 +421,7 @@ def cases(draw: st.DrawFn) -> Case:
         network=draw(st.sampled_from([1.0, 1.0, 0.1, 0.01])),
         adapters=adapters,
         pairs=pairs,
+        host=draw(st.sampled_from([HostSoftware(), *(LATE if "muon" in on else each for each in HOSTS)])),
     )
 
 

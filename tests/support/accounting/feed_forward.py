@@ -141,7 +141,8 @@ def add_mixture(a: Account) -> None:
     multiplied = mine + levelled.hot
     a.experts("expert_up_proj", multiplied, received / multiplied, r.gates * width, h)
     elements = received * width
-    a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
+    calls = (3, 4) if "grouped_gemm" in r.on else (3 * multiplied, 18 * multiplied)  # of each expert in parts
+    a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=calls)
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
     moves_back()
     a.keep("expert_in", _input_bytes(r) * received * h, hot=True)

@@ -35,7 +35,7 @@ def restart(a: Account, ahead: float) -> float:
     for name in order:
         messages, seconds = exchanges.get(name, (0, 0.0))
         calls = (messages if seconds > 0 else 0) if name in exchanges else a.launched[name]
-        clock += calls * a.machine.issue_s
+        clock += calls * a.issue_s
         worst = max(worst, clock - work)
         work += seconds if name in exchanges else a.operators[name].busy[0]
     return a.waits * a.machine.sync_s + worst - queued

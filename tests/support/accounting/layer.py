@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -198,13 +199,15 @@ class Account:
                 ),
             )
 
-        # One operator; a kernel inside it for each expert costs the host half of one, where the vendor has such.
-        calls = 1 + self.run.group_launches * groups if fused else groups
+        calls, joined = (
+            1 + self.run.group_launches * groups if fused else groups,
+            groups * fused * self.run.experts_apart,
+        )
         if self.run.lora_rank and not trained:
             even, busy = (*times(m)[:2], 0.0), (*times(m * self.hot)[:2], 0.0)
-            self._operator(name, "mlp", even, busy, calls, calls)
+            self._operator(name, "mlp", even, busy, calls + joined, calls)
             return
-        self._operator(name, "mlp", times(m), times(m * self.hot), calls, 2 * calls)
+        self._operator(name, "mlp", times(m), times(m * self.hot), calls + joined, 2 * calls)
 
     def vector(
         self,
@@ -237,6 +240,12 @@ class Account:
         if self.run.pairs and name != "gradient_accumulation":  # the reference does it once more, forward alone
             self.operators[f"reference_{name}"] = Operator(window, (even[0], 0.0, 0.0), (busy[0], 0.0, 0.0))
             self.issued[0] += forward
+
+    @property
+    def issue_s(self) -> float:
+        """To issue an operator on the slowest of n hosts that meet, sqrt(2 ln n) deviations late."""
+        met = max(self.d.tp * self.d.cp, self.d.ep * self.d.etp if "expert_up_proj" in self.operators else 1)
+        return self.machine.issue_s * (1 + self.run.scatter * math.sqrt(2 * math.log(met)))
 
     def work(self, *, backward: int, where: Callable[[str, str], bool]) -> float:
         """Seconds of the operators that `where` (name, window) picks: 0 forward, 1 input, 2 weight gradients."""
@@ -279,18 +288,11 @@ class Account:
             part.imbalance += hide(busy) * count - shown
             self.messages.append(Message(name, part is self.backward, busy * count, hide(busy) * count))
 
-    # -- closing ---------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Add up operators, then what the host can't keep up with."""
-        machine = self.machine
         for number, part in enumerate((self.forward, self.backward)):
             for operator in self.operators.values():
-                even, busy = (
-                    (operator.even[0], operator.busy[0])
-                    if number == 0
-                    else (sum(operator.even[1:]), sum(operator.busy[1:]))
-                )
+                even, busy = (each[0] if number == 0 else sum(each[1:]) for each in (operator.even, operator.busy))
                 part.compute += even
                 part.imbalance += busy - even
             part.compute -= beside_cubes(self, backward=number == 1, busy=False)
@@ -302,7 +304,7 @@ class Account:
             part.dp = sharded(self, free, backward=number == 1)
             if "graph_mode" in self.run.on:  # a compiled graph runs without the host
                 continue
-            ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
+            ahead = max(0.0, self.issued[number] * self.issue_s - part.total)
             waits = self.waits and number == 0 and "host_sync_free" not in self.run.on
             part.host = max(ahead, restart(self, ahead)) if waits else ahead
 
@@ -379,14 +381,15 @@ def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
         each = of_experts = 2 + 2 + 2
     else:
         each, of_experts = (2 + 4 + 4 if a.adds_apart(experts) else 0 for experts in (False, True))
-    # A hook for each parameter: two norms, attention's two products, the router or the MLP's two; experts have two,
-    # joined or each its own.
+    # A hook for each parameter: norms, attention's products, router or MLP's two; of experts two, or two each.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
-    hooks = 2 + 2 + (1 + 2 * (a.run.n_routed_experts / a.d.ep if own else 1) if moe else 2)
+    local = a.run.n_routed_experts / a.d.ep if moe else 0
+    summed = a.run.experts_apart and "grouped_gemm" in a.run.on  # a hook and a sum of each
+    hooks = 2 + 2 + (1 + (4 * local if summed else 2 * (local if own else 1)) if moe else 2)
     hooks += (2 + 2 + 2) + 2 if a.run.shortcut_moe else 0  # norms and attention once more, two dense MLPs
     added = each * a.dense_params + of_experts * a.expert_params
     if a.run.lora_rank:
-        of_each = a.run.n_routed_experts / a.d.ep if moe and own else 1
+        of_each = local if moe and own else 1
         hooks = sum(2 * (of_each if p in BESIDE_EXPERTS else 1) for p in a.run.lora_targets if p in a.operators)
         added = each * (a.dense_params - a.beside_experts[0]) + of_experts * sum(a.beside_experts)
     a.vector("gradient_accumulation", "mlp", 0, added, 0, calls=(0, hooks))

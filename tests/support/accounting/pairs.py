@@ -95,8 +95,8 @@ def _on_tier(a: Account, tier: int, *steps: str, backward: bool) -> float:
 def paired(f: Account, b: Account) -> Paired:
     """The forward of `f` beside the backward of `b`: after another layer of the chunk, and as the chunk's first."""
     alone = f.forward.total + b.backward.total
-    issue = 0.0 if "graph_mode" in f.run.on else f.machine.issue_s
-    host = (f.issued[0] + b.issued[1]) * issue
+    issue = 0.0 if "graph_mode" in f.run.on else f.issue_s
+    host = f.issued[0] * issue + b.issued[1] * (issue and b.issue_s)
     # Beyond issuing, the host holds the forward up for its synchronisation.
     behind = f.issued[0] * issue - (f.forward.total - f.forward.host)
     wait = f.forward.host - max(0.0, behind)

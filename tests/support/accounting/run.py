@@ -47,6 +47,9 @@ class Run:
     pairs: bool = False  # of sequences, which a frozen copy of the model reads, too
     lora_rank: int = 0  # of adapters beside a frozen model
     lora_targets: tuple[str, ...] = ()  # products that have one
+    experts_apart: bool = False  # each expert has parameters of its own
+    scatter: float = 0.0  # of the hosts' time, deviation over mean
+    adam_s: float | None = None  # a parameter, of an optimizer on the host's cores with its way there and back
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -208,13 +208,18 @@ def _own(a: Account) -> dict[str, layers.Operator]:
 def _waits_again_s(a: Account, name: str) -> float:
     """What the host holds up a replay that routes: it is issued again, and learns its split sizes again.
 
-    One that permutes without routing selects its rows again.
+    One that permutes without routing selects its rows again; any other waits until its operators are issued.
     """
     if name in ("full", "moe"):
         return a.forward.host
+    if name in SWAP or "graph_mode" in a.run.on:
+        return 0.0
+    ran = [o for o in RECOMPUTE[name][1] if o in a.operators]
+    issued = sum(a.launched[o] * share_of(a, name, o) for o in ran) * a.issue_s
+    late = max(0.0, issued - _again_s(a, name))
     free = {"host_sync_free", "graph_mode"} & a.run.on
     permutes = name in ("permute", "moe_zero_memory_level0", "moe_zero_memory_level1")
-    return a.waits_again * a.machine.sync_s if permutes and not free else 0.0
+    return late + (a.waits_again * a.machine.sync_s if permutes and not free else 0.0)
 
 
 def _work(a: Account, choice: str, operators: tuple[str, ...]) -> float:
@@ -400,6 +405,9 @@ def _tail(
                 moved += end * (gradient + 2 * (4 + 8) + 2 + 2 * gradient)
                 orthogonal = n * owned * muon.orthogonal_s(a, name)
             update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction) + orthogonal
+            if d.swap_optimizer and run.adam_s is not None:  # updated where its states lie
+                tail["optimizer_s"] += params_n / shards * run.adam_s
+                continue
             tail["optimizer_s"] += update
             if d.swap_optimizer or d.virtual_optimizer:
                 away = moments + (master if d.swap_optimizer else 0)
