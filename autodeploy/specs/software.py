@@ -208,7 +208,3 @@ def _known(section: str) -> Mapping[str, Any]:
         return KNOWN_VALUES[section]
     named = RELEASE_FACTS if section == "features" else ()
     return dict.fromkeys([*named, *(name for stack in shipped_stacks().values() for name in stack.facts[section])])
-
-
-def _fields(run: Run) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in Run.__slots__}

@@ -11,7 +11,7 @@ from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.record_prediction import predict_record
 from autodeploy.reports.figures.charts import MEMORY_FILE, Point, predicted_against_measured_svg
 from docs.accuracy_page.page import page
-from docs.accuracy_page.sets import A100, ASCEND, H100
+from docs.accuracy_page.sets import A100, ASCEND, B200, H100
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from docs.accuracy_page.errors import Runs
     from docs.accuracy_page.measures import Measures
 
-TITLES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100"}
+TITLES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100", B200: "B200"}
 
 
 def memory_titles(records: Sequence[Record]) -> dict[str, str]:
