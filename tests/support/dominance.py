@@ -16,11 +16,12 @@ from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.frontier import SearchRequest
 from autodeploy.search.branch_and_bound.search_space import legal_candidates, search_space
 from autodeploy.search.choices.effort import FAST, Budget
-from autodeploy.space.feature_choice import FeatureChoice, choose_features
+from autodeploy.space.feature_choice import FeatureChoice, choose_features, launchable_features
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.frameworks import FRAMEWORKS
 from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
@@ -33,10 +34,8 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.record import Record
-    from autodeploy.specs.search import Target
 
 ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
-TARGETS: dict[str, Target] = {"mindspeed-llm": "mindspeed-llm", "mindformers": "mindformers"}
 BUDGET = Budget(quick=24, slots=2_500_000.0, refined=1, effort=FAST)
 
 
@@ -91,12 +90,15 @@ def dominance_under_auto(record: Record, *, whole: bool = False) -> Dominance:
     had = prediction.context.features
     lossy = any(FEATURES[name].numerics == "lossy" for name in had & set(FEATURES))
     apart = record.model.is_moe and "grouped_gemm" not in had
+    target = record.framework if record.framework in FRAMEWORKS else "megatron"
+    launched = launchable_features(SearchSpec(target=target).release(prediction.profile.vendor))
+    asked = {name: "on" for name in sorted(had & launched) if FEATURES[name].only_asked}
     search = SearchSpec(
-        target=TARGETS.get(record.framework, "megatron"),
+        target=target,
         numerics="lossy" if lossy else "reordered",
-        features={"grouped_gemm": "off"} if apart else {},
+        features=asked | ({"grouped_gemm": "off"} if apart else {}),
     )
-    why = incomparable(prediction, search.target)
+    why = incomparable(prediction, target)
     choice = choose_features(search, record.model, prediction.profile)
     spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
     # Parameters are gathered where states are sharded, which is the run's own and no axis of a search.

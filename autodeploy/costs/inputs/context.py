@@ -326,7 +326,9 @@ class Context:
             dispatcher=candidates.moe_dispatcher,
             tp_fusion=chunks,
             tp_fused_kernel="mc2" in on,
-            alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
+            # Source: MindSpeed @028de58c moe_alltoall_overlap.py:24, without DeepEP; Megatron-LM @d98e8a64
+            # transformer_config.py:1820, with it.
+            alltoall_overlap=overlap & (candidates.moe_dispatcher != DEEPEP) & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             shortcut_overlap=overlap & ("shortcut_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.

@@ -130,11 +130,14 @@ def _overlap_windows(a: Account) -> dict[str, float]:
         found["dispatch forward"] = shared_forward
         found["combine backward"], found["dispatch backward"] = shared_backward, expert_weights
         return found
-    if a.d.dispatcher not in {"alltoall", "alltoall_seq"} or a.d.ep == 1:
+    # MindSpeed overlaps its own two dispatchers; Megatron-LM hides DeepEP behind shared experts as well.
+    asked = {"moe_alltoall_overlap", "shared_expert_overlap"} & a.run.on
+    asked -= {"moe_alltoall_overlap"} if a.d.dispatcher == "deepep" else set()
+    if a.d.dispatcher not in {"alltoall", "alltoall_seq", "deepep"} or a.d.ep == 1:
         return found
-    if a.run.on & {"moe_alltoall_overlap", "shared_expert_overlap"}:
+    if asked:
         found["dispatch forward"] = found["combine forward"] = shared_forward / 2
         found["combine backward"] = shared_backward
-    if "moe_alltoall_overlap" in a.run.on:
+    if "moe_alltoall_overlap" in asked:
         found["dispatch backward"] = expert_weights
     return found
