@@ -119,13 +119,14 @@ def test_the_recommended_plan_ran_out_of_memory(case: str) -> None:
     assert again.step_time_s == first.step_time_s
 
 
-def test_stored_plans_that_no_longer_fit_come_last() -> None:
-    run = run_of("experts", out_of_memory={})
+@pytest.mark.parametrize("case", ["dense", "mla"])  # one plan of three still fits
+def test_stored_plans_that_no_longer_fit_come_last(case: str) -> None:
+    run = run_of(case, out_of_memory={})
     overlay, _ = calibrate_cluster("hall", [run], planner)
-    rows = reestimated("s", run.spec, searched("experts").plans, overlay, planner)
+    rows = reestimated("s", run.spec, searched(case).plans, overlay, planner)
     ranks = {row["plan_id"]: row["rank"] for row in rows}
     under = overlaid(run.spec, run)
-    fits = {plan.plan_id: planner.reestimate(under, plan).p_fits or 0.0 for plan in searched("experts").plans}
+    fits = {plan.plan_id: planner.reestimate(under, plan).p_fits or 0.0 for plan in searched(case).plans}
     assert fits[run.plan.plan_id] == pytest.approx(0.0, abs=1e-4)
     fitting = [ranks[plan] for plan, share in fits.items() if share >= FLOOR]
     gone = [ranks[plan] for plan, share in fits.items() if share < FLOOR]

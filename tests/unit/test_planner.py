@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.search.planner import Progress, describe_hashes, estimate, place, plan, timeline, why_not
+from autodeploy.search.ranking.regret import WORTH_TIE
 from autodeploy.specs.planset import PARTS, Plan, PlanSet
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
@@ -45,11 +47,18 @@ def parts_s(chosen: Plan) -> list[float]:
     return [getattr(chosen.breakdown, name) for name in PARTS]
 
 
-def test_plans_are_ranked_by_step_time() -> None:
+def test_plans_are_ranked_by_expected_cost() -> None:
     assert len(plans()) == 5
     assert [p.rank for p in plans()] == [1, 2, 3, 4, 5]
-    times = [p.step_time_s for p in plans()]
-    assert times == sorted(times)
+    risk = planned()[0].risk
+    assert risk is not None
+    assert risk.instead is None, "the first starts surely enough: none is shown next out of order"
+    assert min(p.p_fits or 0.0 for p in plans()) >= risk.least_p_fits
+    costs = [p.expected_step_time_s or 0.0 for p in plans()]
+    assert all(later >= earlier * (1.0 - WORTH_TIE) for earlier, later in pairwise(costs)), "but for ties"
+
+
+def test_no_plan_is_listed_twice() -> None:
     assert len({p.plan_id for p in plans()}) == len(plans()), "no plan twice"
     assert len({p.strategy.model_dump_json() for p in plans()}) == len(plans())
 
