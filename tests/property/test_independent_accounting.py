@@ -206,6 +206,20 @@ def test_expert_exchange_over_all_tiers(dispatcher: str, where: str, ep: int, et
     assert_equal(estimated(case, d, [[8]], {}), account(case.run, d, case.machine, [[8]]))
 
 
+@pytest.mark.parametrize(("overlap", "hides"), [("moe_alltoall_overlap", False), ("shared_expert_overlap", True)])
+def test_deepep_runs_beside_shared_experts_where_the_software_lets_it(overlap: str, hides: bool) -> None:
+    found = {}
+    for on in (frozenset({"flash_attention", "grouped_gemm"}), frozenset({"flash_attention", "grouped_gemm", overlap})):
+        case = case_of(LATENT, cluster("gpus"), on, imbalance=1.3, peak=2.0, network=0.1)
+        for dispatcher in ("alltoall", "deepep"):
+            d = Degrees(case.world, ep=8, micro_batches=2, dispatcher=dispatcher)
+            found[overlap in on, dispatcher] = estimate = estimated(case, d, [[8]], {})
+            assert_equal(estimate, account(case.run, d, case.machine, [[8]]))
+    shown = {key: each.breakdown["exposed_ep_s"] for key, each in found.items()}
+    assert shown[True, "alltoall"] < shown[False, "alltoall"]
+    assert (shown[True, "deepep"] < shown[False, "deepep"]) == hides
+
+
 @pytest.mark.parametrize("heads", [{}, {"sliding_attention_heads": 32, "attention_head_gate": True}])
 @pytest.mark.parametrize("seq", [512, 4096])
 def test_layers_with_a_window(seq: int, heads: dict[str, Any]) -> None:
