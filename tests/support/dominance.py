@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.frontier import SearchRequest
 from autodeploy.search.branch_and_bound.search_space import legal_candidates, search_space
 from autodeploy.search.choices.effort import FAST, Budget
-from autodeploy.space.feature_choice import FeatureChoice, choose_features, launchable_features
+from autodeploy.space.feature_choice import FeatureChoice, always_on, choose_features, launchable_features
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
@@ -25,7 +25,7 @@ from autodeploy.stack.frameworks import FRAMEWORKS
 from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from autodeploy.calibration.record_prediction import Prediction
     from autodeploy.costs.inputs.context import Context
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.frontier import SearchState
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.record import Record
+    from autodeploy.specs.search import Switch
 
 ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
+# Features that a run had by another flag, which a certificate names where no search looks at it.
+BY_FLAG = {"coc": "--tp-comm-overlap"}
 BUDGET = Budget(quick=24, slots=2_500_000.0, refined=1, effort=FAST)
 
 
@@ -83,22 +86,25 @@ def dominance(record: Record, *, whole: bool = False) -> Dominance:
 def dominance_under_auto(record: Record, *, whole: bool = False) -> Dominance:
     """Search with every feature at auto for the framework of the run, and compare with the estimate of what was run.
 
-    `whole` as in `dominance`. What a record says beside features - its release, a compiled graph - stays as it was, and
-    so do lossy numerics and whether experts are multiplied together, which `auto` does not decide by time.
+    `whole` as in `dominance`. What a record says beside features - its release, a compiled graph, what a certificate
+    names as not searched - stays as it was. So do lossy numerics, whether experts are multiplied together, and what is
+    on only where it is asked for, as the number format of gradients: `auto` does not decide them by time.
     """
     prediction = predict_record(record)
     had = prediction.context.features
     lossy = any(FEATURES[name].numerics == "lossy" for name in had & set(FEATURES))
-    apart = record.model.is_moe and "grouped_gemm" not in had
     target = record.framework if record.framework in FRAMEWORKS else "megatron"
-    launched = launchable_features(SearchSpec(target=target).release(prediction.profile.vendor))
-    asked = {name: "on" for name in sorted(had & launched) if FEATURES[name].only_asked}
+    release = SearchSpec(target=target).release(prediction.profile.vendor)
+    launched = launchable_features(release)
+    beside = {name for name in had & set(BY_FLAG) if release is not None and BY_FLAG[name] in release.not_searched}
+    asked: dict[str, Switch] = {name: "on" for name in sorted(had & launched) if FEATURES[name].only_asked}
+    if record.model.is_moe and "grouped_gemm" not in had | always_on(release):
+        asked["grouped_gemm"] = "off"
     search = SearchSpec(
         target=target,
         numerics="lossy" if lossy else "reordered",
-        features=asked | ({"grouped_gemm": "off"} if apart else {}),
+        features=asked,
     )
-    why = incomparable(prediction, target)
     choice = choose_features(search, record.model, prediction.profile)
     spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
     # Parameters are gathered where states are sharded, which is the run's own and no axis of a search.
@@ -106,11 +112,12 @@ def dominance_under_auto(record: Record, *, whole: bool = False) -> Dominance:
     context = spec_context(
         spec,
         prediction.profile,
-        (choice.on - apart_states) | (had - set(FEATURES)),
+        (choice.on - apart_states) | (had - set(FEATURES)) | beside,
         distributed_optimizer=record.strategy.distributed_optimizer,
         release=prediction.context.release,
     )
     context = with_alternatives(context, choice, record.training)
+    why = incomparable(prediction, target, context.facts)
     searched = search_space(spec, prediction.profile, choice, context)
     enough_s = 0.0 if whole else prediction.step_time_s
     best_s = _best_s(searched.candidates, searched.swept, searched.context_of, searched.costs, enough_s)
@@ -138,10 +145,10 @@ def _best_s(
 MOST_CHUNKS = 8  # strategies/space.py
 
 
-def incomparable(prediction: Prediction, target: str = "any") -> str:
-    """Why no search could find the strategy, or nothing."""
+def incomparable(prediction: Prediction, target: str = "any", facts: Mapping[str, Any] | None = None) -> str:
+    """Why no search could find the strategy, or nothing. facts: of the searched software; absent: of the run's own."""
     context = prediction.context
-    broken = broken_rules(prediction.candidate, context.facts, target)[0]
+    broken = broken_rules(prediction.candidate, context.facts if facts is None else facts, target)[0]
     if broken:
         return f"breaks {broken[0].name}"
     if float(np.max(prediction.estimate.card_bytes)) > context.limit_bytes:
