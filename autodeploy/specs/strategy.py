@@ -135,7 +135,7 @@ class Strategy(Document):
     optimizer_offload_fraction: Annotated[
         float | None,
         Field(
-            gt=0.0,
+            ge=0.001,
             le=1.0,
             description="share of the optimizer's states that lie on the host and are updated on its cores; absent: as "
             "swap_optimizer and the software say",

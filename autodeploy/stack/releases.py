@@ -132,13 +132,13 @@ def _release(record: dict[str, object]) -> Release:
 _added: list[Release] = []
 
 
+@cache
 def _not_searched() -> Mapping[str, list[str]]:
     text = files("autodeploy.stack").joinpath("not_searched.yaml").read_text(encoding="utf-8")
     lists: Mapping[str, list[str]] = load_shipped_yaml(text)
     return lists
 
 
-@cache
 def releases() -> tuple[Release, ...]:
     """Every release: those of the package, then those registered while the program runs."""
     return (*_shipped(), *_added)

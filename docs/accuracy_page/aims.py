@@ -17,6 +17,7 @@ from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import ELSEWHERE, PARAMETERS, nuisances_of, values_of
 from autodeploy.calibration.profile_fit import calibrate, configuration_of, fitted_together
 from autodeploy.calibration.record_prediction import counts_for_time, fits_time, is_update_phase, predict_record
+from autodeploy.calibration.shipped.tables import fitted_profiles
 from autodeploy.specs.software import stack_of
 from docs.accuracy_page.errors import carried_over, errors_of, layout_groups, residuals_at, runs_of
 from docs.accuracy_page.refits import residuals_without
@@ -61,7 +62,7 @@ def fits(records: Sequence[Record], iterations: int = 4) -> dict[str, Calibratio
     """The fit of every fitted device around its shipped factors, two at a time."""
     used = [r for r in records if fits_time(r)]
     with ProcessPoolExecutor(max_workers=2) as pool:
-        jobs = {name: pool.submit(_fit, used, name, iterations) for name in (H100, ASCEND, A100)}
+        jobs = {name: pool.submit(_fit, used, name, iterations) for name in fitted_profiles()}
         return {name: job.result() for name, job in jobs.items()}
 
 

@@ -84,6 +84,7 @@ NOT_RUN = {
     "python3 -m venv": "an install from a wheelhouse",
     "torchrun": "needs devices",
     "EXTRA_ARGS=": "launches training",
+    "systemctl": "needs systemd; tests/integration/test_deployment.py verifies the units",
     "docker": "needs Docker; tests/integration/test_deployment.py runs the commands of the compose files",
     "git show": "the reader's repository",
     "pg_dump": "tests/integration/test_backup.py runs these commands",
@@ -184,6 +185,8 @@ def write_files(folder: Path) -> None:
         "spec.yaml": SPEC,
         "examples/llama2_70b_32.yaml": SPEC,  # one of the same form that takes less time
         "spec_with_strategy.yaml": SPEC + STRATEGY,
+        "spec_with_our_stack.yaml": SPEC + STRATEGY + "software: our_stack.yaml\n",
+        "our_stack.yaml": "{name: our-megatron, title: ours, inherits: mindspeed-llm}\n",
         "config.json": json.dumps(HF_CONFIG),
         "runs.jsonl": "\n".join(records[3:9]) + "\n",
         "gemm.csv": "m,n,k,us\n4096,4096,4096,520\n8192,4096,4096,1010\n",

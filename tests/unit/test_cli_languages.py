@@ -136,14 +136,14 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
         "add_flags": ("--micro-batch-size 2",),
         "drop_flags": ("--recompute-method",),
         "gain_pct": 3.0,
+        "memory_gain_pct": 1.5,
         "step_time_s": 2.0,
         "peak_memory_gib": 40.0,
         "keeps_checkpoint_layout": True,
     }
     better = SimpleNamespace(**improvement)
-    report: Any = SimpleNamespace(
-        plan=plan, improvements=(better,), keeping_layout=(better,), tried=9, best_gain_pct=5.0
-    )
+    both = {"improvements": (better,), "keeping_layout": (better,)}
+    report: Any = SimpleNamespace(plan=plan, **both, batch=None, fewer_cards=None, tried=9, best_gain_pct=5.0)
     found = Recommendation(
         tokens=1e12,
         days=30.0,

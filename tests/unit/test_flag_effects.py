@@ -17,6 +17,7 @@ from autodeploy.formats.import_document import import_document
 from autodeploy.formats.megatron import model as megatron_model
 from autodeploy.formats.mindformers.configuration import REASONS
 from autodeploy.messages import in_language
+from autodeploy.specs.attention import ATTENTION_KINDS
 from autodeploy.stack.flag_tables import flag_table
 from autodeploy.stack.releases import releases
 from tests.unit.test_messages import CHINESE
@@ -31,8 +32,10 @@ PUT_TOGETHER = {"--recompute-activation-function-num-layers", "--recompute-norm-
 
 
 def literal_flags() -> set[str]:
-    """Flags that stand in the importers or in the records of features."""
+    """Flags that stand in the importers or in the records of features and of kinds of attention."""
     found = set(PUT_TOGETHER)
+    for kind in ATTENTION_KINDS:
+        found |= {*kind.switches, *(flag for _, flags, _ in kind.sizes for flag in flags)}
     for path in (ROOT / "autodeploy" / "formats").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and FLAG.fullmatch(node.value):
