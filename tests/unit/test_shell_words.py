@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
 
 from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.formats.shell.follow import follow
+from autodeploy.kit.errors import SpecError
+from tests.support.cpu_time import least_cpu_s
 from tests.support.shell_snippets import MARK, Snippets, words_in_bash
 
 SHAPE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4"
@@ -73,3 +76,22 @@ def test_an_array_that_loses_an_element_is_not_known():
 def test_an_element_that_nobody_sets_stays_unknown():
     assert words_of('p "$NEVER_SET" "${NEVER_SET:1}" "${#NEVER_SET}"') == [["$NEVER_SET"] * 3]
     assert words_of("x=abc\np ${x: 2: -2} ${x:$NEVER_SET}") == [["$x", "$x"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "((MOD" + "\t" * 20_000 + " x))\n",
+        "((" + " " * 20_000 + "N))\n",
+        "let 'MOD" + "\t" * 20_000 + " x'\n",
+        "((N" + " " * 20_000 + "= 1))\n",
+        "x=" + "$(cat <<E\na=(b c)\n" * 2_000 + "a\nE\n)\n",
+        "((9))" + "$(cat <<E\nshift\n" * 5_000 + "E\n)\n",
+    ],
+)
+def test_what_is_repeated_is_read_or_refused_in_linear_time(text: str) -> None:
+    def read() -> None:
+        with contextlib.suppress(SpecError):
+            follow(text)
+
+    assert least_cpu_s(read, limit_s=0.5) < 0.5

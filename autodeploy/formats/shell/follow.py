@@ -101,8 +101,8 @@ SHELLS = frozenset({"bash", "sh"})
 STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "env"}
 CARRIED_OUT = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})  # before a text
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
-_ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.DOTALL)
-_COUNTED = re.compile(r"\s*(?:(\+\+|--)\s*)?([A-Za-z_]\w*)\s*(\+\+|--)?\s*")
+_ASSIGNED = re.compile(r"\s*+([A-Za-z_]\w*)\s*+([-+*/%]?)=(?!=)(.*)", re.DOTALL)
+_COUNTED = re.compile(r"\s*+(?:(\+\+|--)\s*+)?([A-Za-z_]\w*)\s*+(\+\+|--)?\s*+")
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ class WordReader:
         refuse_long(text, MAX_LAUNCH_CHARACTERS)
         self.text = text
         self.position = 0
-        self._depth = 0
+        self._depth = self._texts = 0
         self._words = 0
         self._starts = _starts(text, 0)
         self._files = [(0, "")]
@@ -181,6 +181,9 @@ class WordReader:
         if end is None:
             raise self.error(match.start(), Message("common.missing", word=repr(match[2])))
         self.position = match.end()
+        self._texts += 1
+        if self._texts > MAX_DEPTH:
+            raise self.error(match.start(), Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         # Line ends at the end go, as of every substitution.
         limit = self.position + len(self.text[self.position : end.start()].rstrip("\r\n"))
         parts: list[Part] = []
@@ -193,6 +196,7 @@ class WordReader:
             else:
                 parts += self._special(quoted=True)
         self.position = end.end()
+        self._texts -= 1
         return parts
 
     def _single_quoted(self, start: int) -> Text:
