@@ -84,6 +84,7 @@ NOT_RUN = {
     "python3 -m venv": "an install from a wheelhouse",
     "torchrun": "needs devices",
     "EXTRA_ARGS=": "launches training",
+    "kubectl": "needs Kubernetes; tests/integration/test_deployment.py holds the manifests to their schema",
     "systemctl": "needs systemd; tests/integration/test_deployment.py verifies the units",
     "docker": "needs Docker; tests/integration/test_deployment.py runs the commands of the compose files",
     "git show": "the reader's repository",
