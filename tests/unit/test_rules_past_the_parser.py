@@ -289,3 +289,34 @@ def test_a_degree_below_one_is_illegal(axis: str, degree: int, stack: tuple[str,
 def test_what_newer_releases_take_is_legal_for_them_alone(flags: str, legal: tuple[bool, bool]) -> None:
     found = [broken(flags, stack) - {"one_precision"} for stack in (NVIDIA, ASCEND)]
     assert tuple(not each for each in found) == legal, found
+
+
+SELECTIVE = "--recompute-granularity selective --recompute-modules "
+
+
+@pytest.mark.parametrize(
+    ("flags", "of_main", "of_core"),
+    [
+        ("core_attn", "", ""),
+        ("layernorm mlp", "", ""),
+        ("norm", "recomputed_modules_are_of_main", "recomputed_modules_are_known"),
+        ("core_attn activation", "recomputed_modules_are_of_main", "recomputed_modules_are_known"),
+        ("moe_layer " + EXPERTS, "recomputed_modules_are_of_main", "recomputed_modules_are_known"),
+        ("shared_experts " + EXPERTS, "", "recomputed_modules_are_known"),
+        ("moe_act " + EXPERTS, *["recomputed_expert_activations_are_grouped"] * 2),
+        ("moe_act --moe-grouped-gemm " + EXPERTS, "", ""),
+        ("mla_up_proj", *["recomputed_projections_are_latent"] * 2),
+        ("layernorm mla_up_proj", *["recomputed_projections_are_latent"] * 2),
+    ],
+)
+def test_recomputed_modules_are_of_the_release_and_of_the_model(flags: str, of_main: str, of_core: str) -> None:
+    for expected, stack in ((of_main, NVIDIA), (of_core, ASCEND)):
+        found = broken(SELECTIVE + flags + " --use-distributed-optimizer", stack)
+        assert {name for name in found if name.startswith("recomputed")} == ({expected} - {""})
+
+
+def test_shared_experts_are_not_recomputed_beside_their_overlap() -> None:
+    flags = EXPERTS + "--moe-shared-expert-intermediate-size 1536 --use-distributed-optimizer "
+    alone = broken(flags + SELECTIVE + "shared_experts", NVIDIA)
+    beside = broken(flags + "--moe-shared-expert-overlap " + SELECTIVE + "shared_experts", NVIDIA)
+    assert beside - alone == {"recomputed_shared_experts_run_alone"}
