@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.reports.plan_report import evidence_line, evidence_table
 from autodeploy.reports.recommendation import (
+    counterfactual_lines,
     fastest_line,
     other_fastest,
-    recommendation_lines,
     reference_line,
     rescaled_line,
+    risk_line,
     valley_line,
 )
 from autodeploy.reports.wording import chance, choices, degrees, percent, seconds, system_title
@@ -100,6 +101,7 @@ def section(case: Case, spec: Spec, plan_set: PlanSet) -> str:
     # What every section would say alike stands at the top of the page.
     lines = (of(plan_set, "en") for of in (rescaled_line, fastest_line, valley_line, reference_line))
     parts += [f"{_sentence(line)}\n" for line in lines if line is not None]
+    parts += ["".join(f"- {_sentence(line)}\n" for line in counterfactual_lines(plan_set, "en"))]
     against = objections(best, spec)
     parts.append(_listed("What an experienced engineer would object to", against or ("None of the rules objects.",)))
     parts.append(_evidence(best))
@@ -181,10 +183,8 @@ def _sentence(text: str) -> str:
 
 def page(answers: list[tuple[Case, Spec, PlanSet]]) -> str:
     """The whole page; how plans are ranked is said once, by the first answer."""
-    said = {rescaled_line, fastest_line, valley_line, reference_line}
-    own = {of(answers[0][2], "en") for of in said}
-    ranked = [line for line in recommendation_lines(answers[0][2], "en") if line not in own]
-    head = HEAD + "".join(f"- {rule}\n" for rule in RULES) + "".join(f"\n{_sentence(line)}\n" for line in ranked)
+    ranked = risk_line(answers[0][2], "en")
+    head = HEAD + "".join(f"- {rule}\n" for rule in RULES) + (f"\n{_sentence(ranked)}\n" if ranked else "")
     sections = [section(case, spec, plan_set) for case, spec, plan_set in answers]
     return f"{NOTE}\n\n{head}\n" + "\n".join(sections)
 
