@@ -11,6 +11,8 @@ from autodeploy.formats.shell.follow import follow
 from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.specs.spec import Spec
+from autodeploy.specs.synonyms import words_of_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -272,3 +274,43 @@ def test_settings_as_keys_read_as_the_flags_that_they_are(text: str, variables: 
     with pytest.raises(SpecError) as raised:
         import_document(text, "a.yaml")
     assert "--set" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("word", "on"), [("true", True), ("True", True), ("1", True), ("false", False), ("0", False), ("no", False)]
+)
+def test_a_switch_of_ms_swift_is_on_or_off_in_every_spelling(word: str, on: bool) -> None:
+    rest = f"--tensor_model_parallel_size 2 --sequence_parallel {word} --micro_batch_size 1"
+    strategy = import_document(SWIFT.format(task="sft", rest=rest), "a.sh").document["strategy"]
+    assert (strategy["sequence_parallel"], strategy["micro_batch_size"]) == (on, 1)
+
+
+def test_a_length_that_nobody_told_is_asked_for_by_its_variable() -> None:
+    text = "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --max_length $LENGTH\n"
+    with pytest.raises(SpecError) as raised:
+        import_document(text, "a.sh")
+    assert "--set LENGTH=" in raised.value.hint
+    told = import_document(text, "a.sh", variables={"LENGTH": "2048", "NNODES": "4"})
+    assert (told.document["training"]["seq_length"], told.ranks) == (2048, 32)
+
+
+def test_what_a_started_text_does_not_know_keeps_its_name() -> None:
+    text = f'bash -c "torchrun {LAUNCH} --tensor-model-parallel-size $(nproc)"\n'
+    with pytest.raises(SpecError) as raised:
+        import_document(text, "a.sh")
+    assert "nproc" in str(raised.value)
+
+
+def test_every_synonym_is_of_a_field_of_the_spec() -> None:
+    schema = Spec.model_json_schema()
+
+    def fields(node: dict[str, Any]) -> dict[str, Any]:
+        branches = [node, *node.get("anyOf", ()), *node.get("allOf", ())]
+        named = [schema["$defs"][each["$ref"].rpartition("/")[2]] for each in branches if "$ref" in each]
+        return {name: field for each in (*branches, *named) for name, field in each.get("properties", {}).items()}
+
+    for pointer in words_of_fields():
+        node = schema
+        for part in pointer.strip("/").split("/"):
+            assert part in fields(node), pointer
+            node = fields(node)[part]

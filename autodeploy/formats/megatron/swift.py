@@ -15,12 +15,15 @@ from autodeploy.formats.common.launch_script import refused
 from autodeploy.formats.shell.values import Run, Value
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, at_place
+from autodeploy.stack.flag_tables import FLAG
+from autodeploy.stack.releases import releases
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript
+    from autodeploy.stack.releases import Release
 
 PROGRAM = "megatron"
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none"})
@@ -125,13 +128,17 @@ def _spelled(word: str, flag: GivenFlag) -> list[GivenFlag]:
         return [replace(flag, name=words["switched_off"][word], values=())] if value in _FALSE else []
     if word == "recompute_granularity" and value == "none":
         return []
-    if flag.unknown or word not in words["spelled"]:
-        name = f"--{word.replace('_', '-')}"
-        switched = not flag.unknown and value in {"true", "false", ""}
-        return (
-            [] if switched and value == "false" else [replace(flag, name=name, values=() if switched else flag.values)]
-        )
-    return [replace(flag, name=words["spelled"][word])]
+    name = words["spelled"].get(word, f"--{word.replace('_', '-')}")
+    if name not in _switches(releases()):
+        return [replace(flag, name=name)]
+    return [] if value in _FALSE else [replace(flag, name=name, values=())]
+
+
+@cache
+def _switches(of_releases: tuple[Release, ...]) -> frozenset[str]:
+    """Flags that take no value in any of the releases' parsers."""
+    flags = [flag for release in of_releases for flag in release.flags.values()]
+    return frozenset({flag.name for flag in flags if flag.type == FLAG} - {f.name for f in flags if f.type != FLAG})
 
 
 def _targets(flag: GivenFlag) -> tuple[Value, ...]:
@@ -146,12 +153,12 @@ def _targets(flag: GivenFlag) -> tuple[Value, ...]:
 
 def _launcher(script: LaunchScript) -> dict[str, int]:
     """Processes as the trainer's own launcher reads them: NPROC_PER_NODE and NNODES, of its environment."""
-    counts = {}
+    counts, said = {}, {**script.variables, **script.given}
     for name, key in (("NPROC_PER_NODE", "ranks_per_node"), ("NNODES", "nodes")):
-        text = script.variables.get(name, "")
+        text = said.get(name, "")
         if text.isdigit() and int(text[:7]) > 0:
             counts[key] = int(text[:7])
-    if "NNODES" in script.variables and "nodes" not in counts:
+    if "NNODES" in said and "nodes" not in counts:
         counts.pop("ranks_per_node", None)
     return counts
 

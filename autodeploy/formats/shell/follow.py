@@ -156,6 +156,7 @@ class _Follower:
         self._fixed = fixed
         self._folder = folder
         self._files: dict[Path, Sequence[Statement]] = {}
+        self._holes: dict[str, Value] = {}
         self._functions: dict[str, Sequence[Statement]] = {}
         self._depth = 0
         self._count = 0
@@ -334,8 +335,8 @@ class _Follower:
         text = ""
         for run in joined(words).runs:
             if run.unknown:
-                hole = f"__{len(self.variables.scalars)}"
-                self.variables.scalars[hole] = Value((run,))
+                hole = f"__{len(self._holes)}"
+                self.variables.scalars[hole] = self._holes[hole] = Value((run,))
                 text += f"${{{hole}}}"
             else:
                 text += run.text
@@ -363,7 +364,8 @@ class _Follower:
         variables, functions = self.variables, self._functions
         scalars, arrays = variables.scalars, variables.arrays
         exported = {name: value for name, value in scalars.items() if name in self._fixed}
-        variables.scalars, variables.arrays, self._functions = exported | self.followed.environment, {}, {}
+        variables.scalars = exported | self.followed.environment | self._holes
+        variables.arrays, self._functions = {}, {}
         self._call(statements, arguments, offset)
         variables.scalars, variables.arrays, self._functions = scalars, arrays, functions
 
