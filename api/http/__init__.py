@@ -1,1 +1,1 @@
-"""What routes and pages share: sessions, access, errors, documents, metrics."""
+"""Common ground of routes and pages: sessions, access, errors, documents, metrics."""

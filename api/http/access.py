@@ -150,12 +150,12 @@ API_FOLDER = "/v1/"
 
 
 def scope_for(method: str, path: str) -> Scope:
-    """What a request needs at least: whoever reads may also predict, check and compare, which stores nothing."""
+    """Least rights that a request needs: whoever reads may also predict, check and compare, which stores nothing."""
     return "write" if may_change(method, path) else "read"
 
 
 def principal_of(request: Request) -> Principal:
-    """Who sent the request; anyone where no keys are asked for."""
+    """The sender of the request; anyone where no keys are asked for."""
     principal: Principal = getattr(request.state, "principal", ANYONE)
     return principal
 

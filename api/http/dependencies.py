@@ -57,7 +57,7 @@ def prepare_threads() -> Places:
 
 
 async def run_slowly(request: Request, function: Callable[..., Answer], *args: object, **kwargs: object) -> Answer:
-    """What takes a second or waits for another process runs where no quick request waits behind it."""
+    """Calls that take a second or wait for another process, where no quick request waits behind them."""
     places: Places = request.app.state.places
     return await anyio.to_thread.run_sync(partial(function, *args, **kwargs), limiter=places.slow)
 
@@ -80,7 +80,7 @@ async def run_submission(request: Request, function: Callable[[], Answer]) -> An
 
 
 async def run_reading(request: Request, function: Callable[..., Answer], *args: object) -> Answer:
-    """What waits for the process that reads documents runs where no quick request waits behind it."""
+    """Calls that wait for the process that reads documents, where no quick request waits behind them."""
     places: Places = request.app.state.places
     return await anyio.to_thread.run_sync(partial(function, *args), limiter=places.read)
 
@@ -106,7 +106,7 @@ def wanted_wait_s(
     ] = None,
     wait: Annotated[float | None, Query(ge=0, le=3600, description="the same as `Prefer: wait`, in seconds")] = None,
 ) -> float:
-    """How long the caller will wait, in seconds; bounded by `wait_limit_s`. An unknown preference is ignored."""
+    """Seconds that the caller will wait; bounded by `wait_limit_s`. An unknown preference is ignored."""
     match = _WAIT.search(prefer or "")
     asked = wait if wait is not None else float(match[1]) if match else 0.0
     return min(asked, services.settings.wait_limit_s)
@@ -178,7 +178,7 @@ async def read_measurement(request: Request) -> MeasuredRun:
 
 
 def _query(request: Request) -> dict[str, Any]:
-    """What the address says of a text: operation and ranks of a collective benchmark."""
+    """Words of the address on a text: operation and ranks of a collective benchmark."""
     query: dict[str, Any] = {name: request.query_params[name] for name in ("op",) if name in request.query_params}
     ranks = request.query_params.get("ranks")
     if ranks is not None:

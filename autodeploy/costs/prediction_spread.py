@@ -311,8 +311,9 @@ def spread_of(
 def _beyond_records(spread: Spread, run: Mapping[str, Any], family: str, asymmetric: tuple[float, float]) -> Spread:
     """The spread of a kind of run that no fit has seen: with what lay between such kinds and their predictions.
 
-    That is counted by source and measured with each source left out (`docs.shipped_calibration.beyond`). Both sides
-    add up in quadrature, each for itself; an interval whose end is more than 6 times its beginning is no prediction.
+    That is counted by source and measured with each source left out (`autodeploy.calibration.shipped.beyond`). Both
+    sides add up in quadrature, each for itself; an interval whose end is more than 6 times its beginning is no
+    prediction.
     """
     kind, beyond = run.get("kind", PRETRAINING), coverage().get("beyond")
     sides = [[Z80 * spread.log_sigma, number] for number in asymmetric]
