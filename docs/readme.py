@@ -111,7 +111,7 @@ def _experts(each: Statistics, language: Language) -> str:
 
 def first_result() -> dict[Language, dict[str, str]]:
     """The report of the example in each language, and how long the search took."""
-    from autodeploy.reports.plan_report import render_plan_set
+    from autodeploy.reports.first_report import render_first
     from autodeploy.search.planner import plan
     from autodeploy.specs.reading import read_spec_file
 
@@ -119,7 +119,7 @@ def first_result() -> dict[Language, dict[str, str]]:
     seconds = f"{plan_set.timing.total_s:.1f} s"
     return {
         language: {
-            "first_result": f"\n\n```text\n{render_plan_set(plan_set, language).rstrip()}\n```\n\n",
+            "first_result": f"\n\n```text\n{render_first(plan_set, language).rstrip()}\n```\n\n",
             "search_time": seconds,
         }
         for language in READMES

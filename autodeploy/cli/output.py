@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from contextlib import contextmanager
@@ -103,8 +104,17 @@ def _add(options: list[Any], group: Any) -> None:
             command.params.extend(options)
 
 
-WIDTH = 100
-MAX_WHOLE_COLUMNS = 34  # columns of a cell that is not folded, at most
+LEAST_COLUMNS, MOST_COLUMNS = 80, 200
+MAX_WHOLE_COLUMNS = 34  # columns of a cell that is not folded, at most; an id has as many as it has
+
+
+def columns() -> int:
+    """Columns of the terminal within 80 to 200; 100 where the report goes to a file or a pipe."""
+    from shutil import get_terminal_size
+
+    if not sys.stdout.isatty():
+        return 100
+    return max(LEAST_COLUMNS, min(MOST_COLUMNS, get_terminal_size((100, 24)).columns))
 
 
 def write_report(text: str, output: Path | None) -> None:
@@ -199,12 +209,12 @@ def notify(key: str, **values: object) -> None:
 
 
 def table_text(
-    columns: Sequence[str],
+    titles: Sequence[str],
     rows: Sequence[Sequence[str]],
     right: frozenset[int] = frozenset(),
     whole: frozenset[int] = frozenset(),
 ) -> str:
-    """Rows under their titles in at most 100 columns; long cells are folded, those of `whole` columns last."""
+    """Rows under their titles in the columns of the terminal; long cells are folded, those of `whole` columns never."""
     import io
 
     from rich.box import SIMPLE_HEAD
@@ -213,31 +223,48 @@ def table_text(
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    least, most = _widths(columns, rows, whole)
-    for index, title in enumerate(columns):
+    least, most = _widths(titles, rows, whole)
+    for index, title in enumerate(titles):
         side: JustifyMethod = "right" if index in right else "left"
         table.add_column(title, justify=side, overflow="fold", min_width=least.get(index), max_width=most.get(index))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     stream = io.StringIO()
-    Console(file=stream, width=WIDTH, color_system=None).print(table)
+    Console(file=stream, width=max(columns(), _needed(titles, rows)), color_system=None).print(table)
     return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
 
 
+_ID = re.compile(r"(?:key|srch|p|run|job|bat|evt|wh)_[0-9a-z]{8,}")
+
+
+def _ids(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:
+    """Places of the columns that hold ids, which are never folded."""
+    return {index for index in range(len(titles)) if any(_ID.fullmatch(row[index]) for row in rows)}
+
+
+def _needed(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns of the terminal without which ids would be folded; 0 where there are none."""
+    ids = _ids(titles, rows)
+    return sum(len(max((row[i] for row in rows), key=len)) for i in ids) + 7 * len(titles) if ids else 0
+
+
 def _widths(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], whole: frozenset[int]
+    titles: Sequence[str], rows: Sequence[Sequence[str]], whole: frozenset[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """What `whole` columns need at least, and what others have at most: narrow ones leave their room to wide ones."""
-    if not whole or not rows:
+    """What `whole` columns and those of ids need at least, and what others have at most: narrow ones leave room."""
+    if not rows:
         return {}, {}
     from autodeploy.reports.wording import width
 
-    needed = {index: max(width(title), *(width(row[index]) for row in rows)) for index, title in enumerate(columns)}
-    least = {index: min(MAX_WHOLE_COLUMNS, needed[index]) for index in whole}
-    room, most = WIDTH - sum(least.values()) - 3 * len(columns), {}
-    others = sorted(needed.keys() - whole, key=lambda index: needed[index])
+    ids = _ids(titles, rows)
+    if not (ids | whole):
+        return {}, {}
+    needed = {index: max(width(title), *(width(row[index]) for row in rows)) for index, title in enumerate(titles)}
+    least = {i: needed[i] if i in ids else min(MAX_WHOLE_COLUMNS, needed[i]) for i in ids | whole}
+    room, most = columns() - sum(least.values()) - 3 * len(titles), {}
+    others = sorted(needed.keys() - least.keys(), key=lambda index: needed[index])
     for place, index in enumerate(others):
-        most[index] = min(needed[index], max(room // (len(others) - place), width(columns[index])))
+        most[index] = min(needed[index], max(room // (len(others) - place), width(titles[index])))
         room -= most[index]
     return least, most
 

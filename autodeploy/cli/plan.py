@@ -48,7 +48,8 @@ def plan(
         int | None, typer.Option("--top", min=1, max=100, metavar="K", help="number of plans to rank and print")
     ] = None,
     detail: Annotated[
-        bool, typer.Option("--detail", help="also print evidence, uncertain parameters and memory options")
+        bool,
+        typer.Option("--detail", help="print the whole report: run, evidence, uncertain parameters"),
     ] = False,
     spare_table: Annotated[
         bool,
@@ -57,16 +58,17 @@ def plan(
             help="also plan with 1, 2 and 4 fewer nodes, and tell whether checkpoints of the best plan load there",
         ),
     ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="search again where an equal spec was planned before")] = False,
     output_format: Format = ReportFormat.TABLE,
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the best plans for a spec. Exit code 3: infeasible."""
+    """Find the best plans for a spec; an equal one is answered from the database. Exit code 3: infeasible."""
     spec = _with_top(read_spec(spec_file), top)
     if spare_table:
         spec = _with_spares(spec)
-    plan_set = _plan_here(spec) if server is None else _plan_there(spec, server)
-    show(plan_set, output_format, output, lang, detail=detail)
+    plan_set = _plan_here(spec, fresh=fresh) if server is None else _plan_there(spec, server, fresh=fresh)
+    show(plan_set, output_format, output, lang, detail=detail, server=server)
     raise typer.Exit(exit_code(plan_set.status))
 
 
@@ -156,7 +158,13 @@ def _estimate_here(spec: Spec) -> Plan:
 
 
 def show(
-    plan_set: PlanSet, output_format: ReportFormat, output: Path | None, lang: LanguageOption, *, detail: bool = False
+    plan_set: PlanSet,
+    output_format: ReportFormat,
+    output: Path | None,
+    lang: LanguageOption,
+    *,
+    detail: bool = False,
+    server: str | None = None,
 ) -> None:
     """The PlanSet in the format asked for; `detail` is of the table, the other formats have all."""
     from autodeploy.cli.output import write_report, write_text_report
@@ -176,9 +184,24 @@ def show(
 
         write_report(render_html(plan_set, language(lang)), output)
     else:
+        from autodeploy.cli.output import columns
+        from autodeploy.reports.first_report import render_first
         from autodeploy.reports.plan_report import render_plan_set
 
-        write_text_report(render_plan_set(plan_set, language(lang), detail=detail), output)
+        render = render_plan_set if detail else render_first
+        write_text_report(render(plan_set, language(lang), columns(), _next_lines(plan_set, server)), output)
+
+
+def _next_lines(plan_set: PlanSet, server: str | None) -> list[str]:
+    """Commands about the search where it is stored: in the service, or in the database of the settings."""
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.reports.plan_report import next_steps
+    from autodeploy.specs.spec import spec_of
+
+    if server is None:
+        settings = load_settings()
+        site = f"http://{settings.host}:{settings.port}{settings.path_prefix}"
+    return next_steps(plan_set, spec_of(plan_set.search), (server or site).rstrip("/"), served=server is not None)
 
 
 def _with_top(spec: Spec, top: int | None) -> Spec:
@@ -192,19 +215,24 @@ def _with_spares(spec: Spec) -> Spec:
     return spec.model_copy(update={"search": search})
 
 
-def _plan_here(spec: Spec) -> PlanSet:
-    """In this process, stored in the database of the settings."""
-    from autodeploy.cli.output import SearchTalk
+def _plan_here(spec: Spec, *, fresh: bool = False) -> PlanSet:
+    """In this process, stored in the database of the settings; an equal spec of before is answered from there."""
+    from autodeploy.cli.output import SearchTalk, notify
     from autodeploy.kit.settings import load_settings
     from autodeploy.service.session import open_services
 
-    with open_services(load_settings()) as services, SearchTalk() as talk:
-        return services.searches.plan_and_store(spec, progress=talk, should_cancel=talk.should_cancel)
+    with open_services(load_settings()) as services:
+        equal = None if fresh else services.searches.planned_before(spec)
+        if equal is not None:
+            notify("answered", search=equal.search.id, date=equal.search.created_at[:16].replace("T", " "))
+            return equal
+        with SearchTalk() as talk:
+            return services.searches.plan_and_store(spec, progress=talk, should_cancel=talk.should_cancel)
 
 
-def _plan_there(spec: Spec, server: str) -> PlanSet:
+def _plan_there(spec: Spec, server: str, *, fresh: bool) -> PlanSet:
     from autodeploy.cli.output import SearchTalk
     from autodeploy.cli.remote import connect, plan_there
 
     with connect(server) as client, SearchTalk() as talk:
-        return plan_there(client, spec, talk)
+        return plan_there(client, spec, talk, fresh=fresh)

@@ -41,9 +41,9 @@ def connect(server: str) -> Iterator[Client]:
         yield client
 
 
-def plan_there(client: Client, spec: Spec, talk: SearchTalk) -> PlanSet:
+def plan_there(client: Client, spec: Spec, talk: SearchTalk, *, fresh: bool = False) -> PlanSet:
     """Submits the spec, tells of its progress and returns the finished PlanSet."""
-    search = client.submit(spec)
+    search = client.submit(spec, reuse=not fresh)
     if not search.is_finished:
         cancelled = False
         with _told_of_workers(client, search):

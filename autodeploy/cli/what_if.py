@@ -434,13 +434,27 @@ def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | Non
 
     wanted = parse_changes(changes)
     if not PLAN_ID.fullmatch(subject):
-        return read_spec(subject), read_strategy(wanted), None
+        spec = read_spec(subject)
+        return spec, read_strategy(wanted), _planned_before(spec)
     from autodeploy.cli.conversion import stored_plan
 
     plan_set, plan = stored_plan(subject)
     from autodeploy.specs.spec import spec_of
 
     return spec_of(plan_set.search), read_strategy(wanted, plan.strategy), plan_set
+
+
+def _planned_before(spec: Spec) -> PlanSet | None:
+    """The answer to an equal spec in the database of the settings."""
+    from autodeploy.kit.settings import load_settings
+
+    settings = load_settings()
+    if not settings.has_database():
+        return None
+    from autodeploy.service.session import open_services
+
+    with open_services(settings) as services:
+        return services.searches.planned_before(spec)
 
 
 def parse_changes(text: str) -> dict[str, Any]:

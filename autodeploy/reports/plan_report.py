@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.messages import Message, in_language, joined, label, text_of
 from autodeploy.reports.recommendation import box_table, pareto_line, recommendation_lines, rescaled_line
 from autodeploy.reports.run_facts import plans_table, rl_lines, rl_workload, run_facts, spare_table
-from autodeploy.reports.tables import Block, Table, escape, in_columns, in_markdown
+from autodeploy.reports.tables import COLUMNS, Block, Table, escape, in_columns, in_markdown
 from autodeploy.reports.wording import (
     ACRONYMS,
     bracketed,
@@ -32,7 +32,7 @@ from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, launchers, post_trainers, title_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from autodeploy.messages import Language
     from autodeploy.specs.diagnostics import BrokenRule
@@ -190,11 +190,13 @@ def workload_in_words(spec: Spec, lang: Language) -> str:
     training = spec.training
     if training.rl is not None:
         return rl_workload(spec, lang)
+    batch = training.global_batch_size.value
     return report_text(
         lang,
         "workload",
         seq=training.seq_length,
-        batch=f"{training.global_batch_size.value:,}",
+        batch=f"{batch:,}",
+        tokens=quantity(batch * training.seq_length),
         precision=training.precision.upper(),
     )
 
@@ -300,10 +302,14 @@ def interval_line(plan: Plan, lang: Language) -> str:
     """The 80 % interval, and the axes in which no measured run is near."""
     given = plan.uncertainty
     text = report_text(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
-    if not given.extrapolated:
-        return text
-    axes = axes_in_words(given.extrapolated, lang)
-    return text + report_text(lang, "semicolon") + report_text(lang, "extrapolated", axes=axes)
+    beyond = extrapolated_line(plan, lang)
+    return text if beyond is None else text + report_text(lang, "semicolon") + beyond
+
+
+def extrapolated_line(plan: Plan, lang: Language) -> str | None:
+    """Axes in which no measured run is near; None where there are none."""
+    axes = plan.uncertainty.extrapolated
+    return report_text(lang, "extrapolated", axes=axes_in_words(axes, lang)) if axes else None
 
 
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:
@@ -347,22 +353,25 @@ def experts_line(plan: Plan, lang: Language) -> str | None:
     return report_text(lang, "experts", ep=experts.ep, time=time, memory=memory, stage=stage, router=router)
 
 
-def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = False) -> str:
-    """The report as text of at most 100 columns; `detail` adds what all of it rests on."""
-    return in_columns(_head(plan_set, lang), *report_blocks(plan_set, lang, wide=False, detail=detail))
+def render_plan_set(
+    plan_set: PlanSet, lang: Language = "en", columns: int = COLUMNS, next_lines: Sequence[str] = ()
+) -> str:
+    """The whole report as text of at most so many columns, and what all of it rests on."""
+    blocks = report_blocks(plan_set, lang, wide=False, next_lines=next_lines)
+    return in_columns(head(plan_set, lang), *blocks, columns=columns)
 
 
 def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
     """The whole report as Markdown, of one plan in detail (the best unless another is given), and its provenance."""
     shown = plan or best_of(plan_set)
-    head = _head(plan_set, lang, shown)
+    top = head(plan_set, lang, shown)
     search = plan_set.search
     identity = [f"AutoDeploy {search.engine_version}"]
     identity += [f"plan `{shown.plan_id}`"] if shown is not None else []
     identity.append(f"spec `{search.spec_hash[:12]}`, profile `{search.profile_hash[:12]}`")
-    body = in_markdown(Block(lines=head.lines), *report_blocks(plan_set, lang, plan=plan))
+    body = in_markdown(Block(lines=top.lines), *report_blocks(plan_set, lang, plan=plan))
     foot = f"<sub>{', '.join(identity)}; {report_text(lang, 'generated')}</sub>"
-    return f"# {escape(head.title)}\n\n{body}{foot}\n"
+    return f"# {escape(top.title)}\n\n{body}{foot}\n"
 
 
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
@@ -379,7 +388,12 @@ def best_of(plan_set: PlanSet) -> Plan | None:
 
 
 def report_blocks(
-    plan_set: PlanSet, lang: Language, *, plan: Plan | None = None, wide: bool = True, detail: bool = True
+    plan_set: PlanSet,
+    lang: Language,
+    *,
+    plan: Plan | None = None,
+    wide: bool = True,
+    next_lines: Sequence[str] = (),
 ) -> list[Block]:
     """All that a report says below its title.
 
@@ -387,14 +401,14 @@ def report_blocks(
     ----------
     plan : the plan that is told in detail; the best unless given.
     wide : whether tables have the columns that a terminal has no room for.
-    detail : whether evidence, uncertain numbers, choices of memory and features that are off are told.
+    next_lines : commands that make sense now; those of a search in this database unless given.
     """
     spec = spec_of(plan_set.search)
     best = best_of(plan_set)
     shown = plan or best
-    off = off_lines(plan_set, lang) if detail else []
+    off = off_lines(plan_set, lang)
     last = Block(lines=[counts_line(plan_set, lang), *note_lines(plan_set, spec, lang), *off])
-    steps = Block(report_text(lang, "next"), next_steps(plan_set, spec))
+    steps = Block(report_text(lang, "next"), next_lines or next_steps(plan_set, spec))
     if shown is None:
         return [*no_plan(plan_set, lang), last, steps]
     blocks = [
@@ -402,17 +416,17 @@ def report_blocks(
         Block(table=plans_table(plan_set, lang, wide=wide), lines=recommendation_lines(plan_set, lang)),
         Block(report_text(lang, "spares"), table=spare_table(plan_set, lang)),
     ]
-    if detail:
-        blocks += [
-            Block(lines=lane_lines(shown, lang)),
-            Block(report_text(lang, "evidence"), table=evidence_table(shown, lang)),
-            Block(report_text(lang, "box"), table=box_table(plan_set.risk, lang)),
-            Block(report_text(lang, "menu"), table=menu_table(shown, lang)),
-        ]
+    blocks += [
+        Block(lines=lane_lines(shown, lang)),
+        Block(report_text(lang, "evidence"), table=evidence_table(shown, lang)),
+        Block(report_text(lang, "box"), table=box_table(plan_set.risk, lang)),
+        Block(report_text(lang, "menu"), table=menu_table(shown, lang)),
+    ]
     return [*(block for block in blocks if block.lines or (block.table and block.table.rows)), last, steps]
 
 
-def _head(plan_set: PlanSet, lang: Language, plan: Plan | None = None) -> Block:
+def head(plan_set: PlanSet, lang: Language, plan: Plan | None = None) -> Block:
+    """Model and cluster, and below it workload and target."""
     spec = spec_of(plan_set.search)
     title, work = header(spec, plan or best_of(plan_set) or plan_set.reference, lang)
     return Block(title, [work])
@@ -480,20 +494,29 @@ def no_plan(plan_set: PlanSet, lang: Language) -> list[Block]:
     ]
 
 
-def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
-    """Commands that make sense now, with the real plan's id."""
+def next_steps(plan_set: PlanSet, spec: Spec, site: str = "", *, served: bool = False) -> list[str]:
+    """Commands that make sense now, with the real plan's id, and the address of the search's page.
+
+    Parameters
+    ----------
+    site : where the pages of the search are. served : whether a service there has the search, so that commands ask it.
+    """
+    page = f"{site}/searches/{plan_set.search.id}" if site and plan_set.search.id else ""
+    there = f" --server {site}" if served else ""
+    last = page if served else "autodeploy serve" + (f"   # {page}" if page else "")
     if not plan_set.plans:
-        return [*([] if spec.training.rl else ["autodeploy why-not SPEC --strategy tp=8,pp=8"]), "autodeploy serve"]
+        question = f"autodeploy why-not SPEC --strategy tp=8,pp=8{there}"
+        return [last] if spec.training.rl else [question, last]
     best = plan_set.plans[0]
     if spec.training.rl is not None:
         trainer = spec.search.target if FRAMEWORKS[spec.search.target].post_trains else post_trainers()[0]
-        return [f"autodeploy export {best.plan_id} --to {trainer}", "autodeploy serve"]
+        return [f"autodeploy export {best.plan_id} --to {trainer}{there}", last]
     target = spec.search.target if spec.search.target in launchers() else DEFAULT
     other = 2 * best.strategy.tp if best.strategy.tp < 8 else best.strategy.tp // 2
     return [
-        f"autodeploy export {best.plan_id} --to {target}",
-        f"autodeploy why-not {best.plan_id} --strategy tp={other}",
-        "autodeploy serve",
+        f"autodeploy export {best.plan_id} --to {target}{there}",
+        f"autodeploy why-not {best.plan_id} --strategy tp={other}{there}",
+        last,
     ]
 
 

@@ -26,6 +26,8 @@ from autodeploy.reports.wording import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from autodeploy.messages import Language
     from autodeploy.specs.plan_details import RlPlan, SparePlan
     from autodeploy.specs.planset import Plan, PlanSet
@@ -246,10 +248,13 @@ _TEXTS = frozenset({"#", "plan", "layout", "generation_s", "schedule", ""})
 _SPARE_COLUMNS = ("nodes", "num_npus", "plan", "batch", "s_per_step", "throughput", "checkpoint")
 
 
-def plans_table(plan_set: PlanSet, lang: Language = "en", *, wide: bool = False) -> Table:
+def plans_table(
+    plan_set: PlanSet, lang: Language = "en", *, wide: bool = False, without: Collection[str] = ()
+) -> Table:
     """The plans in rank order, then the reference plan, each compared with the best; remarks in the last column.
 
-    Columns of which no plan knows anything are left out; only a wide table has ids and throughput.
+    Columns of which no plan knows anything are left out; only a wide table has ids and throughput,
+    and none has columns that it should be without; the name of that of remarks is empty.
     """
     plans = plan_set.plans
     rows = [_cells(plan, plans[0], lang, before=plans[:index]) for index, plan in enumerate(plans)]
@@ -257,6 +262,7 @@ def plans_table(plan_set: PlanSet, lang: Language = "en", *, wide: bool = False)
         rows.append(_cells(plan_set.reference, plans[0], lang, is_reference=True))
     shown = [name for name in _COLUMNS if name not in _OF_SOME or any(row[name] != UNKNOWN for row in rows)]
     names = ["#", *(name for name in shown if wide or name not in _WIDE), ""]
+    names = [name for name in names if name not in without]
     titles = {"#": "#", "": "", "generation_s": part_name(lang, "generation_s")}
     return Table(
         [titles.get(name) or report_text(lang, name) if name else "" for name in names],

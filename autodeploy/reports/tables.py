@@ -30,14 +30,14 @@ class Block(NamedTuple):
     table: Table | None = None
 
 
-def in_columns(*blocks: Block) -> str:
-    """The blocks as text of at most 100 columns; what has a title is indented below it."""
+def in_columns(*blocks: Block, columns: int = COLUMNS) -> str:
+    """The blocks as text of at most so many columns; what has a title is indented below it."""
     shown: list[str] = []
     for block in blocks:
-        shown += wrap(block.title, COLUMNS, hanging=INDENT * 3) if block.title else []
-        shown += aligned(block.table) if block.table is not None else []
+        shown += wrap(block.title, columns, hanging=INDENT * 3) if block.title else []
+        shown += aligned(block.table, columns) if block.table is not None else []
         for line in block.lines:
-            shown += wrap(line, COLUMNS, indent=INDENT if block.title else "", hanging=INDENT)
+            shown += wrap(line, columns, indent=INDENT if block.title else "", hanging=INDENT)
     return "".join(line.rstrip() + "\n" for line in shown)
 
 
@@ -51,16 +51,16 @@ def in_markdown(*blocks: Block) -> str:
     return "".join(f"{line}\n" for line in shown)
 
 
-def aligned(table: Table) -> list[str]:
+def aligned(table: Table, columns: int = COLUMNS) -> list[str]:
     """A table in aligned columns, those of numbers to the right; a last cell that is too long is broken into lines."""
     rows = [table.titles, *table.rows]
     widths = [max(width(row[column]) for row in rows) for column in range(len(table.titles))]
-    gap = " " * (2 if sum(widths) + 2 * len(widths) <= COLUMNS else 1)
+    gap = " " * (2 if sum(widths) + 2 * len(widths) <= columns else 1)
     left = sum(widths[:-1]) + len(gap) * (len(widths) - 1) + 1
     lines = []
     for row in rows:
         cells = [pad(cell, widths[i], right=i in table.right) for i, cell in enumerate(row)]
-        first, *rest = wrap(row[-1], COLUMNS - left) if left + widths[-1] > COLUMNS else [cells[-1]]
+        first, *rest = wrap(row[-1], columns - left) if left + widths[-1] > columns else [cells[-1]]
         lines.append((" " + gap.join([*cells[:-1], first])).rstrip())
         lines += [" " * left + text for text in rest]
     return lines

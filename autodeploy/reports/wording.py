@@ -162,7 +162,7 @@ def schedule_title(name: str, lang: Language) -> str:
 def schedule_cell(strategy: Strategy, lang: Language) -> str:
     """The schedule as a table shows it, with full recompute, which changes a plan's character."""
     full = ", " + report_text(lang, "full_recompute") if strategy.recompute.granularity == "full" else ""
-    return strategy.schedule + full
+    return schedule_title(strategy.schedule, lang) + full
 
 
 def recompute_names(recompute: Recompute) -> list[str]:
@@ -188,6 +188,11 @@ def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
 
 def choices(strategy: Strategy, lang: Language) -> str:
     """Schedule, micro batch and memory choices in words."""
+    return report_text(lang, "comma").join(choice_parts(strategy, lang))
+
+
+def choice_parts(strategy: Strategy, lang: Language) -> list[str]:
+    """The same one by one, the schedule first."""
     recomputed, swapped = recompute_names(strategy.recompute), swap_names(strategy)
     parts = [schedule_title(strategy.schedule, lang), valued(lang, "micro_batch_size", strategy.micro_batch_size)]
     parts.append(
@@ -199,7 +204,7 @@ def choices(strategy: Strategy, lang: Language) -> str:
         parts.append("reuse_fp32_param")
     if "virtual_optimizer" in strategy.features:
         parts.append("virtual_optimizer")
-    return report_text(lang, "comma").join(parts)
+    return parts
 
 
 def fullest_stage(plan: Plan) -> int:

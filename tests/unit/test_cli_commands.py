@@ -50,7 +50,7 @@ def planned(monkeypatch):
     asked = []
 
     def answer(result):
-        def plan_here(spec):
+        def plan_here(spec, *, fresh=False):
             asked.append(spec)
             if isinstance(result, Exception):
                 raise result

@@ -40,7 +40,7 @@ def test_the_report_says_what_the_plan_says():
     text = " ".join(render_plan_set(plan_set).split())
     for part in [
         "DeepSeek-V3 on CloudMatrix 384: 384 cards (768 dies)",
-        "seq 4096, batch 15,360, BF16, for MindSpeed-LLM",
+        "seq 4096, batch 15,360 (62.9M tokens), BF16, for MindSpeed-LLM",
         "RECOMMENDED TP2 PP16 VPP2 EP32 DP24, Adaptive Pipe, micro batch 1, "
         "recompute mla_up_proj+activation, swap unpermute",
         f"step {best.step_time_s:.1f} s",

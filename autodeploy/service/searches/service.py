@@ -211,6 +211,20 @@ class SearchService:
             should_cancel=should_cancel,
         )
 
+    def planned_before(self, spec: Spec) -> PlanSet | None:
+        """The newest answer to an equal spec, by this engine and these profiles; None where there is none.
+
+        Raises
+        ------
+        SpecError
+            when the profile is unknown.
+        """
+        with self._database.read() as session:
+            spec = with_overlay(session, spec, self._principal.team)
+            content = astuple(Content(*self._planner.describe_hashes(spec)))
+            equal = Searches(session).reusable(*content, team=self._reusable_team)
+        return None if equal is None else self.get(equal.id).plan_set
+
     def keep(self, of: PlanSet, spec: Spec, plan: Plan, *, note: str = "") -> PlanSet:
         """Stores a strategy that was estimated beside a plan as a search of its own, which no other search reuses.
 
