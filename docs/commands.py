@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     ("0", "success, or all gates passed"),
-    ("1", "a gate failed"),
+    ("1", "a limit of check, validate or replay is exceeded"),
     ("2", "invalid input: a file, a field, an option"),
     ("3", "infeasible: the spec is valid, but nothing fits"),
     ("4", "service or database error, search cancelled, or time limit reached"),

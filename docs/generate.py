@@ -5,9 +5,11 @@ Run by `make docs`. A test compares what this makes with what is committed.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autodeploy.service.requests.intake import json_schema
 from docs.commands import command_line_page
 from docs.error_box_page import error_box_page
 from docs.figures import figures
@@ -30,8 +32,9 @@ def spec_page() -> str:
 The input of a search: model, cluster, training run and search settings, as YAML or JSON. Unknown keys are rejected; all
 errors are reported at once, each with its JSON pointer and a hint. `model` may also be a
 [preset's name](models.md), `{preset: name, ...changes}` or `{hf_config: ./config.json}`;
-`training.global_batch_size` may be a plain number; in `search.features`, `true` and `false` are read as `on` and `off`.
-The same as JSON Schema: `GET /v1/schemas`.
+`training.global_batch_size` may be a plain number or tokens of a step (`4M tokens`); in `search.features`, `true` and
+`false` are read as `on` and `off`; `strategy.recompute` may be `none`, `selective` or `full`. The same as JSON Schema:
+[spec.schema.json](spec.schema.json), which `autodeploy init` writes beside a spec, and `GET /v1/schemas`.
 
 """
     return head + model_tables([Spec])
@@ -313,6 +316,7 @@ def generated() -> dict[str, str]:
     """Text of every generated file by its path from docs/."""
     pages = {f"reference/{name}.md": f"{NOTE}\n\n{make().rstrip()}\n" for name, make in PAGES.items()}
     pages[f"../{PAGE.relative_to(DOCS.parent)}"] = f"{NOTE}\n\n{nomenclature_page().rstrip()}\n"
+    pages["reference/spec.schema.json"] = json.dumps(json_schema("spec"), indent=1) + "\n"
     return pages | {f"explanation/figures/{name}.svg": text for name, text in figures().items()}
 
 

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 export_app = typer.Typer()
-FORMATS = ", ".join((*launchers(), "ascendjob", "chrome-trace", "json", "csv", "markdown", "html"))
+FLAGS_OF = {name: (f"{name}-flags",) for name in ("mindspeed-llm", "megatron")}
+FORMATS = ", ".join(
+    (
+        *(name for launcher in launchers() for name in (launcher, *FLAGS_OF.get(launcher, ()))),
+        *("ascendjob", "chrome-trace", "json", "csv", "markdown", "html"),
+    )
+)
 
 
 @export_app.command(

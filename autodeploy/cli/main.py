@@ -16,6 +16,7 @@ from autodeploy.cli.catalogue import models_app, profiles_app, stacks_app
 from autodeploy.cli.comparisons import ablate_app, compare_app
 from autodeploy.cli.conversion import export_app, import_file_app
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
+from autodeploy.cli.one_line import init_app
 from autodeploy.cli.output import EveryCommand, begin, verbosity
 from autodeploy.cli.runs import replay_app, runs_app
 from autodeploy.cli.serve import serve_app, worker_app
@@ -30,34 +31,51 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="autodeploy",
     help="Find the best parallel strategy for training large models on Ascend clusters.",
-    epilog="Exit codes: 0 success, 1 gate failed, 2 invalid input, 3 infeasible, 4 service error or timeout.",
+    epilog="Exit codes: 0 success, 1 a limit of check, validate or replay is exceeded, 2 invalid input, 3 infeasible, "
+    "4 service error or timeout.",
     cls=EveryCommand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (
-    *(
+# Commands as the help groups them; groups of commands have a name and a sentence.
+PANELS: dict[str, tuple[typer.Typer | tuple[str, typer.Typer, str], ...]] = {
+    "Plan": (
+        init_app,
         plan.app,
-        validate.app,
-        calibrate_app,
-        probe_app,
-        export_app,
-        why_not_app,
-        improve_app,
         recommend_app,
-        ablate_app,
+        import_file_app,
+        ("models", models_app, "List and show model presets."),
+        ("profiles", profiles_app, "List, show and write hardware profiles."),
+        ("stacks", stacks_app, "List and show software stacks."),
     ),
-    *(ablate_app, check.app, compare_app, verify.app, replay_app, import_file_app, serve_app, worker_app, doctor_app),
-):
-    app.add_typer(commands)
-app.add_typer(profiles_app, name="profiles", help="List, show and write hardware profiles.")
-app.add_typer(stacks_app, name="stacks", help="List and show software stacks.")
-app.add_typer(models_app, name="models", help="List and show model presets.")
-app.add_typer(cluster_app, name="cluster", help="Import a cluster's own files, export its overlay.")
-app.add_typer(runs_app, name="runs", help="Add, list and remove measured runs of plans.")
-app.add_typer(keys_app, name="keys", help="Create, list and revoke API keys of the server.")
-app.add_typer(audit_app, name="audit", help="List and prune the audit log.")
-app.add_typer(database_app, name="db", help="Upgrade, downgrade, prune, export and import the database.")
+    "Explain": (why_not_app, improve_app, compare_app, ablate_app, validate.app),
+    "Launch": (
+        export_app,
+        check.app,
+        verify.app,
+        replay_app,
+        ("runs", runs_app, "Add, list and remove measured runs of plans."),
+        probe_app,
+        calibrate_app,
+        ("cluster", cluster_app, "Import a cluster's own files, export its overlay."),
+    ),
+    "Operate": (
+        serve_app,
+        worker_app,
+        doctor_app,
+        ("db", database_app, "Upgrade, downgrade, prune, export and import the database."),
+        ("keys", keys_app, "Create, list and revoke API keys of the server."),
+        ("audit", audit_app, "List and prune the audit log."),
+    ),
+}
+for panel, members in PANELS.items():
+    for member in members:
+        if isinstance(member, tuple):
+            app.add_typer(member[1], name=member[0], help=member[2], rich_help_panel=panel)
+        else:
+            for command in member.registered_commands:
+                command.rich_help_panel = panel
+            app.add_typer(member)
 
 SERVICES = (["serve"], ["worker"])  # they have processes of their own for searches
 

@@ -57,6 +57,9 @@ def language(option: LanguageOption) -> Language:
 
 
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="spec in YAML or JSON; - reads YAML from stdin")]
+OptionalSpecFile = Annotated[
+    str | None, typer.Argument(metavar="[SPEC]", help="spec in YAML or JSON; - reads YAML from stdin")
+]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")]
 Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json: the PlanSet")]
 SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="json: the full result")]
@@ -80,17 +83,18 @@ def read_spec(name: str) -> Spec:
     from autodeploy.specs.reading import read_spec_document, read_spec_file
 
     if name != "-":
-        return read_spec_file(Path(name), _doubt)
+        return read_spec_file(Path(name), doubt)
     import sys
 
     from autodeploy.specs.text_files import MAX_BYTES, load_yaml, refuse_long
 
     text = sys.stdin.read(MAX_BYTES + 1)
     refuse_long(text, MAX_BYTES)
-    return read_spec_document(load_yaml(text), base_dir=Path(), doubt=_doubt)
+    return read_spec_document(load_yaml(text), base_dir=Path(), doubt=doubt)
 
 
-def _doubt(said: str) -> None:
+def doubt(said: str) -> None:
+    """Tells the person what should be checked of a spec."""
     from autodeploy.cli.output import notify
     from autodeploy.messages import in_language
 

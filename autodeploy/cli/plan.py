@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodeploy.cli.exits import exit_code
+from autodeploy.cli.one_line import (
+    BatchOption,
+    CardsOption,
+    ClusterOption,
+    DeviceOption,
+    ModelOption,
+    SeqOption,
+    TargetOption,
+    TokensOption,
+    one_line_spec,
+)
 from autodeploy.cli.options import (
     Format,
     Lang,
     LanguageOption,
+    OptionalSpecFile,
     Output,
     ReportFormat,
     Server,
@@ -39,10 +51,19 @@ class Detail(StrEnum):
 
 @app.command(
     epilog="Examples: autodeploy plan examples/deepseek_v3_cloudmatrix_384.yaml; "
-    "autodeploy plan spec.yaml -f json -o plans.json; autodeploy plan spec.yaml --lang zh"
+    "autodeploy plan spec.yaml -f json -o plans.json; autodeploy plan spec.yaml --lang zh; "
+    "autodeploy plan --model config.json --cluster ascend-800t-a2 --cards 512 --seq 8k --batch 4M-tokens"
 )
 def plan(
-    spec_file: SpecFile,
+    spec_file: OptionalSpecFile = None,
+    model: ModelOption = None,
+    cluster: ClusterOption = None,
+    device: DeviceOption = None,
+    cards: CardsOption = None,
+    seq: SeqOption = None,
+    batch: BatchOption = None,
+    tokens: TokensOption = None,
+    target: TargetOption = None,
     server: Server = None,
     top: Annotated[
         int | None, typer.Option("--top", min=1, max=100, metavar="K", help="number of plans to rank and print")
@@ -63,8 +84,13 @@ def plan(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the best plans for a spec; an equal one is answered from the database. Exit code 3: infeasible."""
-    spec = _with_top(read_spec(spec_file), top)
+    """Find the best plans for a spec, or for the model and cluster that options name. Exit code 3: infeasible.
+
+    An equal spec is answered from the database.
+    """
+    options = {"model": model, "cluster": cluster, "device": device, "cards": cards}
+    options |= {"seq": seq, "batch": batch, "tokens": tokens, "target": target}
+    spec = _with_top(one_line_spec(spec_file, options), top)
     if spare_table:
         spec = _with_spares(spec)
     plan_set = _plan_here(spec, fresh=fresh) if server is None else _plan_there(spec, server, fresh=fresh)

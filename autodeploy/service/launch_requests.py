@@ -24,6 +24,7 @@ from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.derived_fields import LAID_OUT, of_plan
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.planset import Plan, PlanSet
+from autodeploy.specs.reading import recompute_document
 from autodeploy.specs.rl import GenerationLayout, RlStrategy
 from autodeploy.specs.search import NOTHING_OFFLOADED
 from autodeploy.specs.spec import spec_of
@@ -323,6 +324,8 @@ def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> 
         with every bad field.
     """
     fields = _nested(document)
+    if "recompute" in fields:
+        fields["recompute"] = recompute_document(fields["recompute"])
     given, kept = frozenset(fields), {}
     if base is not None:
         kept = base.model_dump(mode="json", exclude_none=True, exclude={"dp", *LAID_OUT})

@@ -150,6 +150,24 @@ def _amount(text: str, units: Mapping[str, float]) -> float | None:
     return None if match is None or unit is None else float(match[1]) * unit
 
 
+TOKENS_OF_A_STEP = re.compile(r"(.+?)[\s-]*(?:tokens?|个\s*tokens?)", re.IGNORECASE)
+
+
+def sequences_of(text: str, seq_length: Any) -> int | None:
+    """`4M tokens` as sequences of that length, the nearest whole number of them; None for what is no such amount.
+
+    A k is 1,024 as in lengths, unless 1,000 alone gives whole sequences.
+    """
+    match = TOKENS_OF_A_STEP.fullmatch(text.strip())
+    length = whole_amount(seq_length) if isinstance(seq_length, str) else seq_length
+    if match is None or not isinstance(length, int) or length < 1:
+        return None
+    amounts = [amount for units in (BINARY, DECIMAL) if (amount := _amount(match[1], units)) is not None]
+    if not amounts:
+        return None
+    return max(1, round(next((each for each in amounts if each % length == 0), amounts[0]) / length))
+
+
 FIELDS: Mapping[str, Callable[[str], float | None]] = {
     "seq_length": whole_amount,
     "global_batch_size": whole_amount,
@@ -176,6 +194,7 @@ def _cards_of_a_node(profile: Any) -> int | None:
         return None
 
 
+RECOMPUTE_WORDS = ("none", "selective", "full")
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -326,6 +345,33 @@ def _with_numbers(section: Mapping[str, Any]) -> dict[str, Any]:
         value = section.get(name)
         if isinstance(value, str) and value.strip()[-1:].isalpha():
             changed[name] = value if (amount := read(value)) is None else amount
+    batch, length = changed.get("global_batch_size"), changed.get("seq_length")
+    if isinstance(batch, str):
+        changed["global_batch_size"] = sequences_of(batch, length) or batch
+    elif isinstance(batch, Mapping) and isinstance(value := batch.get("value"), str):
+        changed["global_batch_size"] = {**batch, "value": sequences_of(value, length) or whole_amount(value) or value}
+    return changed
+
+
+def recompute_document(recompute: Any) -> Any:
+    """`none`, `selective` or `full` as the mapping they stand for, all else as it is.
+
+    `selective` alone recomputes attention's core, as Megatron-LM does by default.
+    """
+    if not isinstance(recompute, str) or recompute not in RECOMPUTE_WORDS:
+        return recompute
+    return {"granularity": recompute} | ({"modules": ["core_attn"]} if recompute == "selective" else {})
+
+
+def _strategy(strategy: Any, _: Path | None) -> Any:
+    """A strategy whose recomputation may be a word, and whose schedule is interleaved where chunks alone are said."""
+    if not isinstance(strategy, Mapping):
+        return strategy
+    changed, chunks = {**strategy}, strategy.get("vpp")
+    if "recompute" in strategy:
+        changed["recompute"] = recompute_document(strategy["recompute"])
+    if "schedule" not in strategy and isinstance(chunks, int) and chunks > 1:
+        changed["schedule"] = "interleaved"
     return changed
 
 
@@ -333,6 +379,7 @@ SECTIONS: Final[Mapping[str, Callable[[Any, Path | None], Any]]] = {
     "cluster": _cluster,
     "software": _software,
     "training": _training,
+    "strategy": _strategy,
     "run": _run,
 }
 

@@ -22,7 +22,7 @@ from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.presets import preset_names
-from autodeploy.specs.reading import card_count, read_spec_document
+from autodeploy.specs.reading import RECOMPUTE_WORDS, card_count, read_spec_document
 from autodeploy.specs.record import Record
 from autodeploy.specs.spec import Spec, spec_of
 from autodeploy.specs.strategy import Strategy
@@ -107,8 +107,12 @@ def _widen(definitions: dict[str, Any], ref_template: str) -> None:
         }
     if "TrainingSpec" in definitions:
         number = {"type": "integer", "minimum": 1, "maximum": 10_000_000, "examples": [15_360]}
-        batch = {"description": "sequences in a global batch", "anyOf": [number, ref("BatchSize")]}
+        tokens = {"type": "string", "description": "or tokens of a step", "examples": ["4M tokens"]}
+        batch = {"description": "sequences in a global batch", "anyOf": [number, ref("BatchSize"), tokens]}
         definitions["TrainingSpec"]["properties"]["global_batch_size"] = batch
+    if "Strategy" in definitions:
+        word = {"enum": list(RECOMPUTE_WORDS), "description": "selective: attention's core"}
+        definitions["Strategy"]["properties"]["recompute"] = {"anyOf": [word, ref("Recompute")]}
     if "SearchSpec" in definitions:
         switch = {"anyOf": [{"enum": ["on", "off", "auto"]}, {"type": "boolean"}]}
         definitions["SearchSpec"]["properties"]["features"]["additionalProperties"] = switch
