@@ -26,7 +26,7 @@ TYPED := autodeploy api cost_models hardware_profiles docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak recommended stability freeze wheelhouse calibrate accuracy generation rl backtest scoreboard flags conformance docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak recommended stability freeze wheelhouse calibrate accuracy generation rl published backtest scoreboard flags conformance docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes check_ratchet
 
 help: ## Say what can be made
@@ -111,6 +111,9 @@ generation: $(STAMP) ## Fit the numbers of generation anew, and make docs/genera
 
 rl: $(STAMP) ## Make docs/rl_accuracy.md anew from the measured steps of post-training, a few minutes
 	@$(BIN)/python -m docs.rl_accuracy
+
+published: $(STAMP) ## Make docs/published_effects.md and the systems' table of the READMEs anew, two minutes
+	@$(BIN)/python -m docs.published_effects
 
 backtest: $(STAMP) ## Make docs/backtest.md anew: strategies chosen among measured runs, and what it cost
 	@$(BIN)/python -m docs.backtest

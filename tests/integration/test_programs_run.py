@@ -255,6 +255,16 @@ def small_training(cut: Cut) -> None:
     assert rank["parameters"] == 2 * 100 * 32 + 16 * 32 + 2 * (4 * 32 * 32 + 2 * 32 * 64 + 2 * 32) + 32
 
 
+def published_effects(cut: Cut) -> None:
+    cases, page, readme_page = cut.folder / "cases", cut.folder / "page.md", cut.folder / "README.md"
+    cases.mkdir()
+    shutil.copy(ROOT / "examples" / "published" / "parameter_copy_compression.yaml", cases)
+    readme_page.write_text("<!-- systems -->\n<!-- /systems -->", encoding="utf-8")
+    cut.main(cases, page, {"en": readme_page})
+    assert "| shared parameter copies | met | 2 / 2 |" in readme_page.read_text(encoding="utf-8")
+    assert "17.25" in page.read_text(encoding="utf-8")
+
+
 def recommended(cut: Cut) -> None:
     cut.arguments(str(SMALL_SPEC), "--effort", "fast")
     cut.main()
@@ -279,6 +289,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.public_recipes": public_recipes,
     "docs.search_comparison": search_comparison,
     "docs.accuracy": accuracy,
+    "docs.published_effects": published_effects,
     "docs.backtest": lambda cut: cut.main(records(3), cut.folder / "page.md"),
     "docs.generation_accuracy": lambda cut: cut.main(generation_records(), cut.folder / "page.md", cut.folder),
     "docs.rl_accuracy": lambda cut: cut.main(rl_records(), cut.folder / "page.md"),

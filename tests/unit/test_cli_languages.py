@@ -25,6 +25,7 @@ from autodeploy.reports.wording import change_name, report_text, width
 from autodeploy.search.planner import Progress
 from autodeploy.specs.answers import CardCount, Recommendation
 from autodeploy.specs.plan_details import AblationReport, AblationRow
+from autodeploy.specs.published_effects import PublishedReport
 from docs.commands import commands, options_of
 from tests import factories
 
@@ -161,7 +162,7 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
         (improve_text(report, "zh"), "无重计算：添加 --micro-batch-size 2；去掉 --recompute-method"),
         (recommendation_text(found, "zh"), "64 卡可在 11.6 天内完成训练（期限 30 天）"),
         (ablation_text(ablated, "zh"), "逐个单独开启"),
-        (published_text(AblationReport(rows=(), engine_version="1"), "zh"), "0 个数值中 0 个在容差之内"),
+        (published_text(PublishedReport(rows=(), systems=(), engine_version="1"), "zh"), "0 个系统中 0 个达到"),
     ):
         assert said in text
         assert words_of(text) == []

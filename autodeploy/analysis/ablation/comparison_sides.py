@@ -17,8 +17,8 @@ from autodeploy.stack.frameworks import UNRESTRICTED
 
 if TYPE_CHECKING:
     from autodeploy.search.planner import Predicted, Prepared
-    from autodeploy.specs.plan_details import Case, Effect, Side
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.published_effects import Case, Effect, Side
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
 
@@ -55,31 +55,71 @@ class Run:
         return self.made_from
 
 
+@dataclass(frozen=True)
+class Change:
+    """Another value of one input. path : of the case, as its inputs name it. factor : `value` multiplies what is."""
+
+    path: str
+    value: Any
+    factor: bool = False
+
+    def of(self, case: Case) -> Case:
+        """The case with its own value replaced; what its sides state stays."""
+        if self.factor:
+            return case
+        root, *rest = self.path.split("/")
+        if root == "features":
+            return case.model_copy(update={root: tuple(self.value)})
+        return case.model_copy(update={root: laid_over(getattr(case, root), _nested(rest, self.value))})
+
+    def times(self, root: str, document: dict[str, Any]) -> dict[str, Any]:
+        """The document under a root with the value of its path multiplied, whoever states it."""
+        if not self.factor or not self.path.startswith(f"{root}/"):
+            return document
+        *above, name = self.path.split("/")[1:]
+        parent: Any = document
+        for each in above:
+            parent = parent.get(each, {})
+        if name not in parent:
+            return document
+        value = parent[name] * self.value
+        return laid_over(document, _nested([*above, name], round(value) if isinstance(parent[name], int) else value))
+
+
+def _nested(names: list[str], value: Any) -> Any:
+    for name in reversed(names):
+        value = {name: value}
+    return value
+
+
 class Runs:
     """Runs each side once, however many figures are read off it."""
 
     def __init__(self) -> None:
         self._known: dict[str, Run] = {}
 
-    def of(self, case: Case, side: Side) -> Run:
-        """The run of one side of an effect.
+    def of(self, case: Case, side: Side, change: Change | None = None) -> Run:
+        """The run of one side of an effect, with one input changed.
 
         Raises
         ------
         SpecError
             if the case's spec or strategy is not valid, or its search finds no plan.
         """
+        case = case if change is None else change.of(case)
         document = laid_over(case.spec, side.spec)
         strategy = laid_over(case.strategy, side.strategy)
+        if change is not None:
+            document, strategy = change.times("spec", document), change.times("strategy", strategy)
         features = frozenset((*case.features, *side.features))
-        key = repr((document, strategy, sorted(features), side.search))
+        key = repr((document, strategy if side.search is None else None, sorted(features), side.search))
         if key not in self._known:
             self._known[key] = _run(document, strategy, features, side.search)
         return self._known[key]
 
-    def both(self, case: Case, effect: Effect) -> tuple[Run, Run]:
+    def both(self, case: Case, effect: Effect, change: Change | None = None) -> tuple[Run, Run]:
         """Baseline and variant of an effect."""
-        return self.of(case, effect.baseline), self.of(case, effect.variant)
+        return self.of(case, effect.baseline, change), self.of(case, effect.variant, change)
 
 
 def _run(

@@ -1,34 +1,36 @@
-"""The published effects, predicted: one row a figure, a miss printed with its reason."""
+"""The published effects, predicted: one row a figure, a miss with the flip of the input that explains it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from autodeploy.analysis.ablation.cases import CASES, read_cases
-from autodeploy.analysis.ablation.comparison_sides import Runs
+from autodeploy.analysis.ablation.comparison_sides import Change, Runs
+from autodeploy.costs.layers.layer_cost import layer_times
 from autodeploy.costs.layers.operator_time import operator_time
-from autodeploy.costs.layers.unit_costs import sharding_of
+from autodeploy.costs.layers.unit_costs import layer_inputs, sharding_of
 from autodeploy.costs.workload.flops import mfu
 from autodeploy.costs.workload.layers import layer_kinds, layer_table
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
-from autodeploy.messages import Message, joined
+from autodeploy.messages import Message
 from autodeploy.search.ranking.operator_report import lane_report
-from autodeploy.specs.plan_details import AblationReport, AblationRow
 from autodeploy.specs.planset import StageMemory
+from autodeploy.specs.published_effects import Outcome, PublishedReport, PublishedRow, System, SystemVerdict, Verdict
 from cost_models.hbm import GIB
 from cost_models.schedule import operation_order, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from autodeploy.analysis.ablation.comparison_sides import Run
     from autodeploy.search.planner import Predicted
-    from autodeploy.specs.plan_details import Case, Effect
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.published_effects import Case, Effect
 
 
 # Figures that a plan does not carry, read off the formulas that made it.
@@ -67,6 +69,16 @@ def host_event_s(predicted: Predicted) -> float:
     layers = sum(model.is_moe_layer(layer) for layer in range(model.num_hidden_layers))
     waits = report.synchronisations / layers if layers else 0.0
     return report.forward_issue_s + waits * float(np.asarray(predicted.context.machine.host.sync_s))
+
+
+def dispatch_s(predicted: Predicted) -> float:
+    """Seconds of one dispatch of a layer with experts, on the busiest rank."""
+    priced = list(islice(layer_inputs(predicted.context, predicted.candidate), len(predicted.context.layer_kinds)))
+    return max(
+        float(layer_times(layer).exchanged.once_s("dispatch", backward=False).flat[0])
+        for layer, _ in priced
+        if any(each.kind == "dispatch" for each in layer.table.exchanges)
+    )
 
 
 def ideal_bubble(predicted: Predicted) -> float:
@@ -115,9 +127,9 @@ def _ep_hidden_added_points(baseline: Run, variant: Run) -> float:
     return 100.0 * (variant.plan.hidden.ep_share_step - baseline.plan.hidden.ep_share_step)
 
 
-def _ep_speedup(baseline: Run, variant: Run) -> float:
-    """Exposed expert communication of the baseline over the variant's, balanced experts' part of it."""
-    return baseline.plan.breakdown.exposed_ep_s / variant.plan.breakdown.exposed_ep_s
+def _exchange_speedup(baseline: Run, variant: Run) -> float:
+    """One dispatch of a layer's tokens, baseline over variant; whether anything hides it or not."""
+    return dispatch_s(baseline.predicted) / dispatch_s(variant.predicted)
 
 
 def _waiting_share_pct(baseline: Run, _: Run) -> float:
@@ -234,7 +246,7 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "ep_hidden_steady_pct": _ep_hidden_steady_pct,
     "ep_hidden_step_pct": _ep_hidden_step_pct,
     "ep_hidden_added_points": _ep_hidden_added_points,
-    "ep_speedup": _ep_speedup,
+    "exchange_speedup": _exchange_speedup,
     "waiting_share_pct": _waiting_share_pct,
     "free_share_pct": _free_share_pct,
     "host_event_change_pct": _host_event_change_pct,
@@ -261,11 +273,15 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
 }
 
 
-def ablate_published(folder: Path = CASES, *, tell: Callable[[str], None] | None = None) -> AblationReport:
-    """Every figure of every case of a folder.
+# Figures and systems.
+def ablate_published(
+    folder: Path = CASES, *, ends: bool = True, tell: Callable[[str], None] | None = None
+) -> PublishedReport:
+    """Every figure of every case of a folder, and what they make of each system.
 
     Parameters
     ----------
+    ends : also predict each figure at both ends of each assumed input.
     tell : called with each case's title before it is run.
 
     Raises
@@ -277,11 +293,28 @@ def ablate_published(folder: Path = CASES, *, tell: Callable[[str], None] | None
     for case in read_cases(folder):
         if tell is not None:
             tell(case.title)
-        rows += [_row(case, effect, runs) for effect in case.effects]
-    return AblationReport(rows=tuple(rows), engine_version=ENGINE_VERSION)
+        rows += [_row(case, effect, runs, ends=ends) for effect in case.effects]
+    return PublishedReport(rows=tuple(rows), systems=tuple(_systems(rows)), engine_version=ENGINE_VERSION)
 
 
-def _row(case: Case, effect: Effect, runs: Runs) -> AblationRow:
+def _systems(rows: list[PublishedRow]) -> Iterator[SystemVerdict]:
+    """Each system's rows together, in the order of the vocabulary."""
+    for system in get_args(System):
+        own = [row for row in rows if row.system == system]
+        counted = [row for row in own if row.verdict != "not_countable"]
+        met = sum(row.verdict == "met" for row in counted)
+        verdict: Verdict = "not_countable" if not counted else "met" if met == len(counted) else "missed"
+        confirmed = sum(row.has_confirmed_cause for row in counted)
+        if own:
+            yield SystemVerdict(system=system, verdict=verdict, met=met, counted=len(counted), confirmed=confirmed)
+
+
+def predicted_of(case: Case, effect: Effect, runs: Runs, change: Change | None = None) -> float:
+    """The figure of an effect as it is predicted, with one input changed."""
+    return METRICS[effect.metric](*runs.both(case, effect, change))
+
+
+def _row(case: Case, effect: Effect, runs: Runs, *, ends: bool) -> PublishedRow:
     for name in (effect.metric, *effect.beside):
         if name not in METRICS:
             raise SpecError(
@@ -291,20 +324,50 @@ def _row(case: Case, effect: Effect, runs: Runs) -> AblationRow:
             )
     baseline, variant = runs.both(case, effect)
     predicted = METRICS[effect.metric](baseline, variant)
-    holds = effect.tolerance.holds(predicted, effect.published)
-    beside = [f"{name} {METRICS[name](baseline, variant):.4g}" for name in effect.beside]
-    words = [] if holds or effect.reason is None else [effect.reason]
-    return AblationRow(
+    verdict: Verdict = "not_countable"
+    if effect.published is not None and effect.band is not None:
+        verdict = "met" if effect.band.holds(predicted, effect.published) else "missed"
+    cause = effect.cause if verdict == "missed" else None
+    return PublishedRow(
         case=case.case,
+        system=effect.system,
         feature=effect.feature,
-        mode="published",
-        step_time_s=variant.plan.step_time_s,
-        peak_memory_gib=variant.plan.peak_memory_gib,
-        fits=variant.plan.fits,
+        says=effect.says,
         predicted=predicted,
         unit=effect.unit,
         published=effect.published,
-        tolerance=str(effect.tolerance),
-        within_tolerance=holds,
-        reason=joined([*words, *beside], "semicolon") if words or beside else None,
+        band="" if effect.band is None else str(effect.band),
+        verdict=verdict,
+        step_time_s=variant.plan.step_time_s,
+        peak_memory_gib=variant.plan.peak_memory_gib,
+        fits=variant.plan.fits,
+        beside={name: METRICS[name](baseline, variant) for name in effect.beside},
+        ends=tuple(_ends(case, effect, runs)) if ends else (),
+        flip=None if cause is None else _outcome(case, effect, runs, Change(cause.input, cause.value, cause.factor)),
+        why="" if cause is None else cause.why,
     )
+
+
+def _ends(case: Case, effect: Effect, runs: Runs) -> Iterator[Outcome]:
+    """A figure at both ends of each assumed input that its two runs depend on."""
+    usual = runs.both(case, effect)
+    for path, each in case.inputs.items():
+        for value in (each.low, each.high) if each.is_assumed else ():
+            change = Change(path, value, each.factor)
+            try:
+                again = runs.both(case, effect, change)
+                same = all(one is other for one, other in zip(again, usual, strict=True))
+            except SpecError:
+                same = False
+            if not same:
+                yield _outcome(case, effect, runs, change)
+
+
+def _outcome(case: Case, effect: Effect, runs: Runs, change: Change) -> Outcome:
+    value = f"x {change.value:g}" if change.factor else change.value
+    try:
+        predicted = predicted_of(case, effect, runs, change)
+    except SpecError:
+        return Outcome(input=change.path, value=value, predicted=None, met=False)
+    met = effect.published is not None and effect.band is not None and effect.band.holds(predicted, effect.published)
+    return Outcome(input=change.path, value=value, predicted=predicted, met=met)
