@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from autodeploy.client import AsyncClient, Client
     from autodeploy.kit.errors import SpecError
     from autodeploy.kit.version import ENGINE_VERSION as __version__
-    from autodeploy.library import check, estimate, plan
+    from autodeploy.library import (
+        ablate,
+        check,
+        compare,
+        estimate,
+        export,
+        improve,
+        picture,
+        plan,
+        recommend,
+        validate,
+        why_not,
+    )
     from autodeploy.specs.answers import CheckLimits, CheckReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -30,14 +42,28 @@ __all__ = [
     "Spec",
     "SpecError",
     "__version__",
+    "ablate",
     "check",
+    "compare",
     "estimate",
+    "export",
+    "improve",
+    "picture",
     "plan",
+    "recommend",
+    "validate",
+    "why_not",
 ]
 
 # Loaded when they are asked for: `import autodeploy` takes milliseconds, and the client needs no solver.
 _LIVES_IN = {
-    **dict.fromkeys(("plan", "estimate", "check"), "autodeploy.library"),
+    **dict.fromkeys(
+        (
+            *("plan", "estimate", "check", "why_not", "improve", "compare"),
+            *("recommend", "export", "ablate", "validate", "picture"),
+        ),
+        "autodeploy.library",
+    ),
     **dict.fromkeys(("Client", "AsyncClient"), "autodeploy.client"),
     **dict.fromkeys(("Plan", "PlanSet"), "autodeploy.specs.planset"),
     **dict.fromkeys(("CheckLimits", "CheckReport"), "autodeploy.specs.answers"),

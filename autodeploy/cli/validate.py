@@ -43,24 +43,10 @@ def validate(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Predict measured runs and report the errors."""
-    from autodeploy.calibration.post_training import classes_of_rl, validate_rl
-    from autodeploy.calibration.validation import validate as compare
+    from autodeploy.calibration.measured_file import validate_file
     from autodeploy.cli.output import write_report
-    from autodeploy.specs.measurements import GenerationRecord, RlRecord, read_measurements
-    from autodeploy.specs.record import Record, Unread
-    from hardware_profiles.reading import read_yaml_file
 
-    if profile_overlay is not None:
-        read_yaml_file(profile_overlay)
-    lines = list(read_measurements(records))
-    measured = [line for line in lines if isinstance(line, Record)]
-    served = [line for line in lines if isinstance(line, GenerationRecord)]
-    unread = [line for line in lines if isinstance(line, Unread)]
-    steps = [line for line in lines if isinstance(line, RlRecord)]
-    if unread and not measured and not served and not steps:
-        raise unread[0].error
-    post_trained = [(row, classes_of_rl(each)) for row, each in zip(validate_rl(steps), steps, strict=True)]
-    report = compare(measured, profile_overlay, unread, served, post_trained)
+    report, measured = validate_file(records, profile_overlay)
     if output_format is ValidationFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ValidationFormat.HTML:

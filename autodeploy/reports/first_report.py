@@ -64,8 +64,8 @@ def render_first(plan_set: PlanSet, lang: Language = "en", columns: int = 100, n
         sought = Block(lines=[counts_line(plan_set, lang), *warnings])
         told = (head(plan_set, lang), *no_plan(plan_set, lang), sought, Block(report_text(lang, "next"), steps))
         return in_columns(*told, columns=columns)
-    above = [*_lines(head(plan_set, lang), columns), *_lines(_recommended(plan_set, best, lang), columns)]
-    why = _why(plan_set, lang)
+    above = [*_lines(head(plan_set, lang), columns), *_lines(recommended_block(plan_set, best, lang), columns)]
+    why = why_line(plan_set, lang)
     below = [*wrap(why, columns, hanging=INDENT)] if why else []
     last = wrap(_counts(plan_set, best, lang), columns, hanging=INDENT)
     name = report_text(lang, "next")
@@ -83,7 +83,7 @@ def _lines(block: Block, columns: int) -> list[str]:
     return in_columns(block, columns=columns).splitlines()
 
 
-def _recommended(plan_set: PlanSet, plan: Plan, lang: Language) -> Block:
+def recommended_block(plan_set: PlanSet, plan: Plan, lang: Language) -> Block:
     """Layout, choices, speed, memory and one caution."""
     schedule, *others = choice_parts(plan.strategy, lang)
     comma = report_text(lang, "comma")
@@ -133,8 +133,8 @@ def _cautions(plan_set: PlanSet, plan: Plan, lang: Language) -> list[str]:
     return [text for text in found if text]
 
 
-def _bars(plan: Plan, lang: Language, columns: int, count: int) -> list[str]:
-    """Parts of a step: the largest as bars, the rest as one number."""
+def bar_rows(plan: Plan, lang: Language, count: int) -> list[tuple[str, int, str]]:
+    """Parts of a step: the largest by name, whole percents and a remark, the rest as one number."""
     shares = percentages(plan.breakdown)
     rest = shares.pop("other", 0)
     parts = sorted(shares, key=lambda part: -shares[part])
@@ -142,11 +142,15 @@ def _bars(plan: Plan, lang: Language, columns: int, count: int) -> list[str]:
         rest += sum(shares[part] for part in parts[count - 1 :])
         parts = parts[: count - 1]
     rows = [(part_name(lang, part), shares[part], _remark(plan, part, lang)) for part in parts]
-    rows += [(part_name(lang, "other"), rest, "")] if rest else []
+    return rows + ([(part_name(lang, "other"), rest, "")] if rest else [])
+
+
+def _bars(plan: Plan, lang: Language, columns: int, count: int) -> list[str]:
+    rows = bar_rows(plan, lang, count)
     names = max(width(name) for name, *_ in rows)
-    room = min(60, columns - names - 26)
+    room = max(1, min(60, columns - names - 26))
     return [
-        f"{INDENT}{pad(name, names)}  {'#' * max(1, round(share * room / 100)):<{max(room, 1)}} {share:3d} %{remark}"
+        f"{INDENT}{pad(name, names)}  {'#' * max(1, round(share * room / 100)):<{room}} {share:3d} %{remark}"
         for name, share, remark in rows
     ]
 
@@ -157,7 +161,7 @@ def _remark(plan: Plan, part: str, lang: Language) -> str:
     return "  " + report_text(lang, "hidden", share=round(100 * plan.hidden.ep_share_step))
 
 
-def _why(plan_set: PlanSet, lang: Language) -> str:
+def why_line(plan_set: PlanSet, lang: Language) -> str:
     """Costs of a step of the axes that matter most, on one line."""
     steps = [f"{in_language(c.change, lang)} {in_language(c.effect, lang)}" for c in plan_set.counterfactuals]
     return titled(lang, report_text(lang, "why"), report_text(lang, "semicolon").join(steps)) if steps else ""

@@ -14,7 +14,7 @@ from autodeploy.messages import Message, keyed, read_keyed
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pydantic import ModelWrapValidatorHandler, SerializerFunctionWrapHandler, ValidatorFunctionWrapHandler
 
@@ -51,6 +51,22 @@ class KeyedText(Document):
     english: Annotated[str | None, Field(description="of a record's text: no catalogue of English has it")] = None
 
 
+_shown: list[Callable[[Any], str]] = []
+
+
+def show_in_notebooks(html: Callable[[Any], str]) -> None:
+    """Sets what writes documents as HTML where a notebook shows them."""
+    _shown[:] = [html]
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
 class Told(Document):
     """A document that says sentences to people.
 
@@ -72,6 +88,27 @@ class Told(Document):
             return handler({name: value for name, value in data.items() if name != TABLE})
         finally:
             _reading.reset(token)
+
+    def _repr_html_(self) -> str | None:
+        return _shown[0](self) if _shown else None
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The rows of a document that is a table, nested values by names with dots; of others none."""
+        tables = (getattr(self, name) for name in type(self).model_fields)
+        rows = next((each for each in tables if isinstance(each, tuple) and each and isinstance(each[0], Document)), ())
+        return [dict(_flat(row.model_dump(mode="json"))) for row in rows]
+
+    def to_frame(self) -> Any:
+        """The same as a pandas DataFrame.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            where pandas is not installed; `to_rows` needs nothing.
+        """
+        import pandas
+
+        return pandas.DataFrame(self.to_rows())
 
     # No type of what it returns: the schema of the document would be that type.
     @model_serializer(mode="wrap")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -287,6 +287,14 @@ class Comparison(Told):
     plans: tuple[ComparedPlan, ...]
     differences: tuple[Difference, ...]
     checkpoints: tuple[CheckpointChange, ...] = ()
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A row a field, a column a plan."""
+        names = [f"{number} {plan.plan_id}" for number, plan in enumerate(self.plans, start=1)]
+        return [
+            {"field": row.field, "unit": row.unit, **dict(zip(names, row.values, strict=True))}
+            for row in self.differences
+        ]
 
 
 # What a job becomes with fewer nodes.

@@ -565,6 +565,12 @@ class PlanSet(Told):
     infeasible: Infeasible | None = None
     error: Text | None = None
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A row a plan: layout, times [s], memory [GiB], chances and parts of the step."""
+        from autodeploy.specs.plan_table import plan_rows
+
+        return plan_rows(self)
+
 
 # A plan that no search found, as exporters and records take it.
 def plan_set_of_one(of: SearchInfo, spec: Spec, plan: Plan, objective: str) -> PlanSet:

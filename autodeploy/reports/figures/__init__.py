@@ -8,7 +8,7 @@ from autodeploy.reports.figures.charts import (
     step_time_breakdown,
     time_and_memory,
 )
-from autodeploy.reports.figures.layout import figure_json
+from autodeploy.reports.figures.layout import figure_json, notebook_figure
 from autodeploy.reports.figures.strategy import MANY_STAGES, group_spans, groups_on_nodes, layers_on_stages
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "group_spans",
     "groups_on_nodes",
     "layers_on_stages",
+    "notebook_figure",
     "phases_timeline",
     "stage_memory",
     "step_time_breakdown",

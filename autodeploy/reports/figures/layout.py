@@ -166,6 +166,13 @@ def figure_json(figure: Figure) -> dict[str, Any]:
     return {"data": figure.data, "layout": figure.layout}
 
 
+def notebook_figure(figure: Figure) -> Any:
+    """The figure as plotly's Python object, which notebooks show."""
+    from plotly.graph_objects import Figure as PlotlyFigure
+
+    return PlotlyFigure(figure_json(figure))
+
+
 @cache
 def plotly_js() -> str:
     """The source of plotly.js that the installed plotly brings; it draws what `figure_json` describes."""
