@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.arrays import product
 from cost_models.expert_skew import LOG_CDF, LOG_DENSITY, NORMAL
 
 if TYPE_CHECKING:
@@ -70,13 +71,13 @@ class Lengths:
 
     @property
     def mean(self) -> float:
-        """Mean length [tokens]."""
-        return float(self.stretch @ self.survival)
+        """Mean length [tokens], to a millionth: whole packs of a batch are counted with it."""
+        return round(float(product(self.stretch, self.survival)), 6)
 
     @property
     def mean_square(self) -> float:
         """Mean of the squared length [tokens^2]."""
-        return float((self.share / self.share.sum()) @ self.tokens**2)
+        return float(product(self.share / self.share.sum(), self.tokens**2))
 
     @property
     def longest(self) -> float:
@@ -133,9 +134,10 @@ def _lognormal(mean: float, cv: float, longest: float) -> Lengths:
     share[0] += 1.0 - survival[0]
     lengths = Lengths(tokens, share)
     # What the first stretch and lengths beyond the greatest leave out of the mean, below 1e-4: the others make it up.
-    rest = float(share[:-1] @ tokens[:-1])
+    rest = float(product(share[:-1], tokens[:-1]))
     scale = 1.0 + (mean - lengths.mean) / rest if rest > 0.0 else 1.0
-    return Lengths(np.minimum(np.append(tokens[:-1] * scale, tokens[-1]), longest), share)
+    # To a millionth of a token: a last bit, which processors differ in, would move the edge of a pack.
+    return Lengths(np.round(np.minimum(np.append(tokens[:-1] * scale, tokens[-1]), longest), 6), share)
 
 
 def _cut_mean(center: float, sigma: float, cut: float) -> float:
@@ -213,21 +215,21 @@ def likeness(lengths: Lengths, correlation: float, group_size: int) -> Likeness:
     above = (z[:, None] - math.sqrt(shared) * COMMON) / math.sqrt(1.0 - shared)
     given = survival_of_normal(np.clip(above, -12.0, 12.0))
     given[0] = 1.0
-    means = lengths.stretch @ given
-    covariance = max(0.0, float(COMMON_SHARE @ means**2) - float(COMMON_SHARE @ means) ** 2)
-    cross = (given * means) @ COMMON_SHARE - (given @ COMMON_SHARE) * float(COMMON_SHARE @ means)
-    pairs = (given * given) @ COMMON_SHARE - (given @ COMMON_SHARE) ** 2
+    means = product(lengths.stretch, given)
+    covariance = max(0.0, float(product(COMMON_SHARE, means**2)) - float(product(COMMON_SHARE, means)) ** 2)
+    cross = product(given * means, COMMON_SHARE) - product(given, COMMON_SHARE) * float(product(COMMON_SHARE, means))
+    pairs = product(given * given, COMMON_SHARE) - product(given, COMMON_SHARE) ** 2
     alone = np.maximum(running * ended, 1e-300)
     clustered = 1.0 + (group_size - 1) * np.clip(pairs / alone, 0.0, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         others_given = np.exp((group_size - 1) * np.log1p(-np.minimum(given, 1.0 - 1e-12)))
-        all_ended = np.maximum((others_given * (1.0 - given)) @ COMMON_SHARE, LEAST_SHARE)
+        all_ended = np.maximum(product(others_given * (1.0 - given), COMMON_SHARE), LEAST_SHARE)
         if_alone = group_size * np.log(np.maximum(ended, LEAST_SHARE))
         independent = np.where((ended > 0.0) & (if_alone < 0.0), np.log(all_ended) / if_alone, 1.0)
     # E[length, all of the prompt have ended] of the lengths up to each stretch, given the prompt.
     shares = given - np.vstack([given[1:], np.zeros_like(COMMON)])
     upto = np.vstack([np.zeros_like(COMMON), np.cumsum(shares * lengths.tokens[:, None], axis=0)[:-1]])
-    known = (upto * others_given) @ COMMON_SHARE / all_ended
+    known = product(upto * others_given, COMMON_SHARE) / all_ended
     missing = np.where((ended > 0.0) & (all_ended > LEAST_SHARE), np.maximum(0.0, mean - known), 0.0)
     each = variance + (group_size - 1) * covariance
     follows = (own + (group_size - 1) * cross) / each
@@ -236,7 +238,7 @@ def likeness(lengths: Lengths, correlation: float, group_size: int) -> Likeness:
 
 
 COUNTS = np.exp2(np.arange(0.0, 24.25, 0.25))
-LARGEST = np.array([n * float(np.exp(LOG_DENSITY + (n - 1.0) * LOG_CDF) @ NORMAL) for n in COUNTS.tolist()])
+LARGEST = np.array([n * float(product(np.exp(LOG_DENSITY + (n - 1.0) * LOG_CDF), NORMAL)) for n in COUNTS.tolist()])
 LARGEST[0] = 0.0
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.arrays import Floats, Number
+from cost_models.arrays import Floats, Number, product
 from cost_models.response_lengths import largest_normal
 from cost_models.rollout_slots import drained, mean_start
 
@@ -122,7 +122,7 @@ def stretches(
     slots, responses = engines.running[:, None], engines.responses[:, None]
     ranks = engines.ranks[:, None]
     runs, written = drained(lengths, engines.responses / engines.running)
-    drain_tokens = slots * (runs @ lengths.stretch)[:, None]
+    drain_tokens = slots * product(runs, lengths.stretch)[:, None]
     waiting = np.maximum(0.0, 1.0 - drain_tokens / (responses * lengths.mean))  # share of tokens
     deviation = like.deviation_of_sum(responses, group_size)
     n_units = np.asarray(n_units, dtype=np.float64).reshape(-1, 1)
@@ -137,7 +137,7 @@ def stretches(
     idle = counted * drains * np.log1p(-np.minimum(runs, 1.0 - 1e-12))
     alive = np.maximum(-np.expm1(ranks * idle), LEAST)
     of_a_rank = -np.expm1(idle)
-    later = ((alive - of_a_rank) @ lengths.stretch)[:, None]
+    later = product(alive - of_a_rank, lengths.stretch)[:, None]
     most = (
         np.minimum(np.sqrt(waiting) * fullest * deviation, waiting * responses * _beyond_mean(lengths, ranks)) / slots
     )
@@ -147,12 +147,12 @@ def stretches(
     # (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969).
     independent = np.where(slots >= group_size, like.independent, 1.0)
     ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * independent
-    wave = (-np.expm1(slots * ranks * units * ended) @ lengths.stretch)[:, None]
+    wave = product(-np.expm1(slots * ranks * units * ended), lengths.stretch)[:, None]
     at_most = np.ceil(responses / slots - 1e-9) * wave
-    least, drain = waiting * responses * lengths.mean / slots, (alive @ lengths.stretch)[:, None]
+    least, drain = waiting * responses * lengths.mean / slots, product(alive, lengths.stretch)[:, None]
     queue = np.minimum(queue, np.maximum(at_most - drain, least))
     # Beyond that the drain gives way, down to its tokens in full batches.
-    spare = (np.maximum(alive - runs, 0.0) @ lengths.stretch)[:, None]
+    spare = product(np.maximum(alive - runs, 0.0), lengths.stretch)[:, None]
     given = np.clip((queue + drain - at_most) / np.maximum(spare, LEAST), 0.0, 1.0)
     alive = np.maximum(alive - given * np.maximum(alive - runs, 0.0), LEAST)
     mean = slots * runs + (1.0 - waiting) * more * like.follows
@@ -163,7 +163,7 @@ def stretches(
     batch = np.minimum(batch, np.maximum(slots, 1.0))
 
     ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * like.independent
-    longest = -np.expm1(responses * ranks * n_units * ended) @ lengths.stretch
+    longest = product(-np.expm1(responses * ranks * n_units * ended), lengths.stretch)
     steps = lengths.stretch * alive
     # The longest is met at any place of the queue; and its rank has the work of all its responses, on all its slots.
     count = responses * ranks * n_units
@@ -172,7 +172,7 @@ def stretches(
     at_least = np.maximum(longest[:, None] + mean_start(lengths, responses / slots), work)
     extra = np.maximum(0.0, at_least - queue - steps.sum(axis=1, keepdims=True))
     # Of all tokens' contexts the drain has its own; the rest falls to the steps before.
-    contexts = responses * lengths.mean_square / 2.0 - slots * ((runs * written) @ lengths.stretch)[:, None]
+    contexts = responses * lengths.mean_square / 2.0 - slots * product(runs * written, lengths.stretch)[:, None]
     before = np.clip(contexts / np.maximum(waiting * responses * lengths.mean, 1.0), 0.0, lengths.longest)
     return Stretches(
         steps=np.concatenate([queue, steps, extra], axis=1),
@@ -186,7 +186,7 @@ def stretches(
 def _beyond_mean(lengths: Lengths, count: Floats) -> Floats:
     """Expected longest of so many responses [n, 1], less the mean [n, 1, tokens]."""
     running = -np.expm1(count * np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)))
-    return np.asarray((running @ lengths.stretch)[:, None] - lengths.mean)
+    return np.asarray(product(running, lengths.stretch)[:, None] - lengths.mean)
 
 
 def slowest(
@@ -253,9 +253,9 @@ def _correlation(engines: Engines, lengths: Lengths, like: Likeness, group_size:
     """
     count = (engines.responses * engines.ranks)[:, None]
     ended = np.exp(count * np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * like.independent)
-    together_vary = count[:, 0] * ((ended * like.missing) @ lengths.stretch)
+    together_vary = count[:, 0] * product(ended * like.missing, lengths.stretch)
     # Of what the longest lacks of the limit: of many responses it is next to nothing, and so is its variance.
     squares = 2.0 * lengths.tokens[-1] * lengths.stretch - np.diff(lengths.tokens**2, prepend=0.0)
-    variance = ended @ squares - (ended @ lengths.stretch) ** 2
+    variance = product(ended, squares) - product(ended, lengths.stretch) ** 2
     deviations = np.sqrt(np.maximum(variance, 0.0)) * like.deviation_of_sum(count[:, 0], group_size)
     return np.asarray(np.clip(together_vary / np.maximum(deviations, LEAST), 0.0, 1.0))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.arrays import product
+
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number
     from cost_models.response_lengths import Lengths
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 STEPS_A_MEAN, MOST_WAVES = 32, 16  # of the lattice of steps: in a mean length; responses a slot that it follows
 LEAST = 1e-12
+DECIMALS = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +59,7 @@ def renewal(lengths: Lengths) -> Renewal:
     starts = np.zeros(rows)
     starts[0] = 1.0
     for row in range(1, rows):
-        starts[row] = ends[1 : row + 1] @ starts[row - 1 :: -1][:row]
+        starts[row] = product(ends[1 : row + 1], starts[row - 1 :: -1][:row])
     edges, area = np.append(0.0, lengths.tokens), np.append(0.0, np.cumsum(lengths.stretch * lengths.survival))
     elapsed = step * np.arange(1, rows)
     inside = np.maximum(np.diff(edges), LEAST)
@@ -65,8 +68,10 @@ def renewal(lengths: Lengths) -> Renewal:
     lag = np.arange(rows)[:, None] - np.arange(1, rows)
     earlier = np.where(lag >= 0, starts[lag], 0.0)
     still = np.append(lengths.survival, 0.0)[np.searchsorted(lengths.tokens, elapsed - 1e-9, side="right")]
-    in_slots = earlier @ (still * (elapsed + step))
-    return Renewal(starts, earlier @ survives, earlier @ (survives * middle), float(in_slots.max()))
+    in_slots = product(earlier, still * (elapsed + step))
+    # BLAS is needed for so many products; its last bits depend on the processor.
+    running, ages = (np.round(earlier @ later, DECIMALS) for later in (survives, survives * middle))
+    return Renewal(starts, running, ages, float(in_slots.max()))
 
 
 def drained(lengths: Lengths, waves: Floats) -> tuple[Floats, Floats]:

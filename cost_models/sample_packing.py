@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.arrays import product
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -51,7 +53,7 @@ def pack_squares(weights: Mapping[int, float], seq_length: int, packs: int) -> F
     share = np.array([weights[int(length)] for length in lengths])
     share = share / share.sum()
     needed = packs * seq_length
-    count = int(np.ceil(DRAW_SHARE * needed / float(lengths @ share))) + DRAW_MORE
+    count = int(np.ceil(DRAW_SHARE * needed / float(product(lengths, share)))) + DRAW_MORE
     state = np.random.RandomState(SEED)
     ends = np.cumsum(state.choice(lengths, size=count, p=share))
     while ends[-1] < needed:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autodeploy.messages import Message
+from cost_models.arrays import product
 
 MOST_FACTORS = 20  # a fit has at most twelve and two of the host, one more for each tier of a network that no run used
 MOST_VARIANCE = 25.0  # a factor of e^5: nothing is known
@@ -66,4 +67,4 @@ class Covariance(BaseModel):
 
     def variance_of(self, slopes: npt.NDArray[np.float64]) -> float:
         """Variance of log step time: J C J^T for its slopes J = d log(step time) / d log(factor) [factors]."""
-        return max(0.0, float(slopes @ self.matrix() @ slopes))
+        return max(0.0, float(product(product(slopes, self.matrix()), slopes)))

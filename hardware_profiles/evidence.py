@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autodeploy.messages import Message
+from cost_models.arrays import product
 from hardware_profiles.covariance import MOST_FACTORS, Covariance
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class AlikeRuns(BaseModel):
             error of a work before any run of it.
         """
         slope = np.array([slopes.get(factor.name, 0.0) for factor in self.covariance.factors])
-        return self.covariance.variance_of(slope) + of_work * (1.0 - float(slope @ np.array(self.absorbed))) ** 2
+        return self.covariance.variance_of(slope) + of_work * (1.0 - float(product(slope, self.absorbed))) ** 2
 
 
 class Evidence(BaseModel):

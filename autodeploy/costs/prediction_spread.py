@@ -19,6 +19,7 @@ import numpy as np
 from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.messages import Message, message_or
 from autodeploy.specs.planset import MemoryInterval
+from cost_models.arrays import product
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -453,7 +454,7 @@ class Belief:
         log_above = _log_cdf((self.shared - log_ratio) / self.omega)
         if self.same:
             log_above = log_above - _log_cdf((self.shared - least) / self.omega)
-        return float(np.clip(1.0 - self.weights @ np.exp(log_above), 0.0, 1.0))
+        return float(np.clip(1.0 - product(self.weights, np.exp(log_above)), 0.0, 1.0))
 
     def quantile(self, probability: float) -> float:
         """The x that is met with this probability at most, by bisection to 1e-9."""

@@ -27,6 +27,7 @@ from autodeploy.costs.stages.step_classes import PASSES
 from autodeploy.costs.stages.step_parts import TAIL_PARTS, take_hidden
 from autodeploy.costs.workload.memory_choices import CHOICES, compete, freed_by
 from autodeploy.specs.strategy import ChoiceKey
+from cost_models.arrays import product
 from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import Sends, model_parts, pair_counts, simulate
 
@@ -174,7 +175,7 @@ class Placed:
     def chunk_sums(self, name: str) -> Floats:
         """Sum over the layers and the pieces of every chunk of a number of theirs [pp, vpp]."""
         of, priced = attrgetter(name), self.priced
-        total = np.asarray(self.layers[0] @ np.array([priced.at(of(step)) for step in priced.classes.layers]))
+        total = product(self.layers[0], [priced.at(of(step)) for step in priced.classes.layers])
         for step, piece in self.pieces:
             total[piece.stage, piece.chunk] += priced.at(of(step))
         return total

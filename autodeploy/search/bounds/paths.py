@@ -15,6 +15,7 @@ import numpy as np
 from autodeploy.costs.stages.inner_problem import chunk_totals, layer_pairs
 from autodeploy.costs.stages.step_classes import one_sided_shares, tight_shares
 from autodeploy.search.choices.layouts import even_sizes, to_layout, uneven_sizes
+from cost_models.arrays import product
 from cost_models.schedule import OperationOrder, Sends, critical_paths
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def chunk_times_s(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tup
     split = chunk_totals(problem, "split_s", layout)
     hidden = np.zeros((*forward.shape, problem.vpp))
     if shares := pair_overlap_bounds(problem):
-        ceilings = [(layout @ u)[..., :, None] + (layout @ v)[..., None, :] for u, v in shares]
+        ceilings = [product(layout, u)[..., :, None] + product(layout, v)[..., None, :] for u, v in shares]
         hidden = np.minimum.reduce(ceilings)
     covered = min(problem.p2p_s, max(c.covering_s for c in problem.classes))
     return forward, backward, hidden, Sends(problem.p2p_s, np.full(hidden.shape, covered), split)

@@ -12,6 +12,7 @@ from autodeploy.search.bounds.paths import pair_overlap_bounds
 from autodeploy.search.bounds.stage_bound import Batch, least_bound_s, most_layers
 from autodeploy.search.choices.layer_choices import COSTS_OF_PARTS, Choices, Part, choices_of, prices
 from autodeploy.search.choices.layouts import most_layers_per_chunk
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from autodeploy.costs.stages.inner_problem import InnerProblem, LayerClass
@@ -81,7 +82,7 @@ def _options_on(problem: InnerProblem, masks: Ints, layer_class: int) -> tuple[F
     extra_s, saved = (
         [getattr(problem.options[i], name) for i in of_class] for name in ("extra_backward_s", "saved_bytes")
     )
-    return masks[:, of_class] @ np.array(extra_s), masks[:, of_class] @ np.array(saved)
+    return product(masks[:, of_class], extra_s), product(masks[:, of_class], saved)
 
 
 EXCEEDED: Final = 1e-6

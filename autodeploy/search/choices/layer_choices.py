@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from autodeploy.search.choices.memory_options import conflicts, rivals
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,7 +183,7 @@ def least_extra_s(options: tuple[MemoryOption, ...], layers: Ints, need_bytes: f
     offered = freed * layers[layer_class]
     if need_bytes > offered.sum() * (1.0 + 1e-9):
         return float("inf")
-    return float(np.clip(need_bytes - (np.cumsum(offered) - offered), 0.0, offered) @ price)
+    return float(product(np.clip(need_bytes - (np.cumsum(offered) - offered), 0.0, offered), price))
 
 
 @lru_cache(maxsize=512)

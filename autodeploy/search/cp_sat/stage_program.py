@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 
 from autodeploy.search.choices.memory_options import cliques
 from autodeploy.search.cp_sat.model import solve_model
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,7 +97,7 @@ class StageProgram:
         best = self.both
         if self._window is None or best is None or best.counts is None:
             return 0.0
-        if float(self._transfer_s @ best.counts) <= self._window.forward_s:
+        if float(product(self._transfer_s, best.counts)) <= self._window.forward_s:
             return 0.0
         least = self._solved(forward=True, backward=False)
         return 0.0 if least is None else least.added_s
@@ -118,7 +119,9 @@ class StageProgram:
     def _waits(self) -> bool:
         """Whether all swaps together are longer than a pass."""
         window = self._window
-        return window is not None and float(self._transfer_s @ self._most) > min(window.forward_s, window.backward_s)
+        return window is not None and float(product(self._transfer_s, self._most)) > min(
+            window.forward_s, window.backward_s
+        )
 
     def _each(self, name: str) -> Floats:
         """A number of every option [options]; 0 for those without layers."""
@@ -160,7 +163,7 @@ class StageProgram:
 
     def _scale(self, each: Floats, at_least: float = 0.0) -> float:
         """Integer units in one of what every layer adds: all together stay below `UNITS`."""
-        return UNITS / max(float(each @ self._most), at_least, 1e-30)
+        return UNITS / max(float(product(each, self._most)), at_least, 1e-30)
 
 
 def _sum(counts: list[cp_model.IntVar], weights: Floats) -> cp_model.LinearExpr:

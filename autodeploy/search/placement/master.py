@@ -19,6 +19,7 @@ from autodeploy.search.bounds.problem_bound import batch_of, lean_bytes, over_li
 from autodeploy.search.bounds.stage_bound import steady_s, whole_s
 from autodeploy.search.choices.layouts import most_layers_per_chunk
 from autodeploy.search.cp_sat.model import UNITS, ModelResult, Proposal
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -194,7 +195,7 @@ class _Columns:
             np.stack([column.times.forward_s for column in columns]),
             np.stack([column.times.backward_s for column in columns]),
             np.stack([column.times.hidden_pair_s for column in columns]),
-            layers @ np.array([c.split_s for c in problem.classes]) + pieces[stage],
+            product(layers, [c.split_s for c in problem.classes]) + pieces[stage],
             np.array([column.times.extra_s for column in columns]),
         )
 

@@ -32,6 +32,7 @@ from autodeploy.search.placement.evaluate import (
 )
 from autodeploy.search.placement.stage_choices import StageChoices, fits, stage_fits
 from autodeploy.search.placement.uniform import by_bound, promising_sets, quick_plan, under_sets, with_options
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -358,7 +359,7 @@ def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, ap
             for other, option in enumerate(problem.options)
             if option.layer_class == problem.options[number].layer_class and other != number
         ]
-        kept = saved[number] - (applied[..., others] @ saved[others]) / np.maximum(layers, 1)
+        kept = saved[number] - product(applied[..., others], saved[others]) / np.maximum(layers, 1)
         gain = np.maximum(kept * in_flight, 1.0)
         count = np.clip(np.ceil(over / gain), 0, layers).astype(np.int64)
         applied[..., number] = count

@@ -19,6 +19,7 @@ from autodeploy.costs.stages.inner_problem import (
     stage_bytes,
 )
 from autodeploy.search.choices.layer_choices import choices_of, least_extra_s, most_saved
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,7 @@ class StageChoices:
         if need.max() <= 0.0:
             return bare.times(stage, exact=True)
         layers = np.array(chunks, dtype=np.int64)
-        if (need > self.moments[stage] @ layers @ self._saved * (1.0 + 1e-9)).any():
+        if (need > product(product(self.moments[stage], layers), self._saved) * (1.0 + 1e-9)).any():
             return None
         # A byte counts most in the chunk that holds most micro batches.
         most = np.maximum(self.moments[stage].max(axis=1), 1e-30)
@@ -356,7 +357,7 @@ def _valued(options: tuple[MemoryOption, ...], rows: Ints, chunks: Ints, moments
     for index in np.flatnonzero(rows.any(axis=0)).tolist():
         option = options[index]
         filled = fill_chunks(rows[:, index : index + 1], chunks[None, None, :, option.layer_class])[:, 0]
-        saved += filled @ moments.T * option.saved_bytes
+        saved += product(filled, moments.T) * option.saved_bytes
         extra += rows[:, index] * option.extra_backward_s
         swap += rows[:, index] * option.swap_bytes
     return OptionFrontier(rows, saved, extra, swap)

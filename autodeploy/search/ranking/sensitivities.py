@@ -13,6 +13,7 @@ from autodeploy.search.branch_and_bound.worker_process import by_two, halves_of
 from autodeploy.search.ranking.plans import layouts_of_solved
 from autodeploy.search.ranking.uncertainty_set import HIGH_QUANTILE
 from autodeploy.space.candidates import concatenate
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +47,9 @@ class Responses:
     def at(self, draws: Floats) -> Floats:
         """Log step times in draws of the box's numbers [draws, plans]."""
         share = draws / _half_widths(self.box)
-        return np.asarray(self.nominal + np.maximum(share, 0.0) @ self.high.T + np.maximum(-share, 0.0) @ self.low.T)
+        return np.asarray(
+            self.nominal + product(np.maximum(share, 0.0), self.high.T) + product(np.maximum(-share, 0.0), self.low.T)
+        )
 
     def influence(self, rows: Sequence[int] | None = None) -> Floats:
         """How much each number alone can change the ratio of two plans' step times, as a share [numbers]."""

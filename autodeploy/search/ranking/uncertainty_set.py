@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from autodeploy.calibration.uncertain_numbers import Uncertain, fitted_numbers, numbers_of_memory, prior_numbers
 from autodeploy.costs.steps.scenarios import SHIFTED
+from cost_models.arrays import product
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +95,7 @@ class UncertaintySet:
         quantiles = np.array([_NORMAL.inv_cdf((rank + 0.5) / count) for rank in range(count)], dtype=np.float64)
         plain = quantiles[ranks]
         if count > 2 * len(self.numbers):
-            plain = _solved(_root(plain.T @ plain / count), plain)
+            plain = _solved(_root(product(plain.T, plain) / count), plain)
         return np.asarray(np.round(_times(_root(self.covariance), plain), DECIMALS) + 0.0)
 
     def world(self, draw: Sequence[float] | Floats) -> Scenario:
