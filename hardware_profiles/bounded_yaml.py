@@ -39,9 +39,7 @@ class _BoundedComposer(Composer):
             raise ComposerError(None, None, Message("profiles.no_aliases"), event.start_mark)
         if self._depth >= MAX_YAML_DEPTH:
             event = self.parser.peek_event()
-            raise ComposerError(
-                None, None, Message("profiles.nested_more_than_levels_deep", depth=MAX_YAML_DEPTH), event.start_mark
-            )
+            raise ComposerError(None, None, Message("profiles.nested_too_deep", depth=MAX_YAML_DEPTH), event.start_mark)
         self._depth += 1
         try:
             return super().compose_node(parent, index)

@@ -76,9 +76,9 @@ def behind_leaves(profile: Profile, nodes: int, oversubscription: float) -> Prof
     outer = content["tiers"][-1]
     if outer["span"] != "cluster":
         raise ProfileError(
-            Message("profiles.outermost_tier_spans_it_has_no_leaf_switches", name=outer["name"], span=outer["span"]),
+            Message("profiles.no_leaf_tier", name=outer["name"], span=outer["span"]),
             path="/leaf",
-            hint=Message("profiles.leave_leaf_out_or_give_profile_tier_that"),
+            hint=Message("profiles.leave_leaf_out"),
         )
     said = {"kind": "assumed", "source": (USER_OVERRIDE,)}
     outer["leaf_nodes"] = {"value": float(nodes), "unit": "nodes", **said}
@@ -99,7 +99,7 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
     wanted = document.get("profile")
     if wanted != profile.name:
         raise ProfileError(
-            Message("profiles.overlay_belongs_to_profile_not_to", wanted=repr(wanted), name=repr(profile.name)),
+            Message("profiles.other_profile", wanted=repr(wanted), name=repr(profile.name)),
             path="/profile",
             hint=Message("common.leave_it_out"),
         )

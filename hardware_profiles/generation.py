@@ -115,7 +115,7 @@ class GenerationDocument(Document):
         for name, number in self.numbers.items():
             term = GENERATION_TERMS[name]
             if number.unit != term.unit or number.value > term.upper:
-                raise ValueError(Message("profiles.given_in_unit_at_most", name=name, unit=term.unit, upper=term.upper))
+                raise ValueError(Message("profiles.number_range", name=name, unit=term.unit, upper=term.upper))
         return self
 
 

@@ -48,7 +48,7 @@ def registered(path: str | Path) -> Iterator[Profile]:
     """
     profile = _from_path(Path(path))
     if profile.name in list_profiles():
-        raise ProfileError(Message("profiles.there_is_hardware_profile_already", name=repr(profile.name)), path="/name")
+        raise ProfileError(Message("profiles.profile_exists", name=repr(profile.name)), path="/name")
     _REGISTERED[profile.name] = profile
     try:
         yield profile
@@ -125,7 +125,7 @@ def _named(name: str, calibrated: bool) -> Profile:
         names = ", ".join(profiles)
         hint = Message("profiles.known_are_or_path", names=names)
         if close:
-            hint = Message("profiles.did_you_mean_or_known", close=close[0], names=names)
+            hint = Message("profiles.did_you_mean", close=close[0], names=names)
         raise ProfileError(no_profile(name), hint=hint)
     if calibrated and name in _RECALIBRATED:
         return _RECALIBRATED[name]

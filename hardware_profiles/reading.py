@@ -34,7 +34,7 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     if len(text) > MAX_YAML_BYTES:
         raise ProfileError(
             Message("common.is_larger_than_bytes", file=name, limit=MAX_YAML_BYTES),
-            hint=Message("profiles.start_from_one_of_shipped_profiles"),
+            hint=Message("profiles.start_from_shipped"),
         )
     from hardware_profiles.bounded_yaml import YAMLError, load_bounded_yaml  # here: what is shipped needs none of it
 
@@ -46,7 +46,7 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ProfileError(
             Message("field_fault.is_no_mapping", value=name),
-            hint=Message("profiles.start_from_one_of_shipped_profiles"),
+            hint=Message("profiles.start_from_shipped"),
         )
     return content
 
@@ -65,7 +65,7 @@ def read_text(path: Path) -> str:
             data = file.read(MAX_YAML_BYTES + 1)
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProfileError(Message("common.is_not_utf_8_text_byte", file=path, place=error.start)) from None
+        raise ProfileError(Message("common.not_utf8", file=path, place=error.start)) from None
     except OSError as error:
         message = Message("common.cannot_be_read", file=path, reason=os_fault(error))
         raise ProfileError(message, hint=Message("common.check_path")) from None
@@ -94,7 +94,7 @@ def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[Fiel
             continue
         message, hint = field_fault_of(finding)
         if "Quantity" in finding["msg"]:
-            hint = Message("profiles.give_value_unit_kind_source")
+            hint = Message("profiles.number_format")
         hint = _MENDING.get(finding["type"], hint or limits_of(finding))
         problems.append(FieldProblem(json_pointer((*prefix, *finding["loc"])), message, hint))
     return problems
@@ -107,11 +107,7 @@ def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
         for source in quantity.source:
             if source not in document.sources and not any(mark.isspace() for mark in source):
                 close = get_close_matches(source, document.sources, n=1)
-                hint = (
-                    Message("common.did_you_mean", names=repr(close[0]))
-                    if close
-                    else Message("profiles.add_it_to_sources_or_say_it_in")
-                )
+                hint = Message("common.did_you_mean", names=repr(close[0])) if close else Message("profiles.add_source")
                 pointer = json_pointer([*path.split("."), "source"])
                 problems.append(FieldProblem(pointer, Message("field_fault.is_invalid", value=repr(source)), hint))
     return problems

@@ -105,9 +105,7 @@ def _quantity_in(
 
     def check(quantity: Quantity) -> Quantity:
         if quantity.unit != unit:
-            raise ValueError(
-                Message("profiles.unit_is_but_this_number_is_given_in", given=repr(quantity.unit), wanted=repr(unit))
-            )
+            raise ValueError(Message("profiles.other_unit", given=repr(quantity.unit), wanted=repr(unit)))
         if not low <= quantity.value <= high:
             raise ValueError(
                 Message("common.is_outside", value=f"{quantity.value:g}", range=f"[{low:g}, {high:g}] {unit}")

@@ -146,12 +146,8 @@ def _leaf_grain(profile: Profile, total: int, used: int, *, broken: bool) -> int
     ranks, path = tier.leaf_nodes * profile.ranks_per_node, f"/tiers/{len(profile.tiers) - 1}/leaf_nodes"
     inside = (profile.tiers[-2].ranks if len(profile.tiers) > 1 else None) or 1
     if ranks % inside and inside % ranks:
-        hint = Message(
-            "profiles.leaf_joins_whole_instances_of_ranks_or_even", name=profile.tiers[-2].name, count=inside
-        )
-        raise ProfileError(
-            Message("profiles.leaf_of_ranks_cuts_through_instances_of_tier", count=ranks), path=path, hint=hint
-        )
+        hint = Message("profiles.leaf_size", name=profile.tiers[-2].name, count=inside)
+        raise ProfileError(Message("profiles.leaf_cuts_tier", count=ranks), path=path, hint=hint)
     if broken:
         hint = Message("common.leave_it_out_or", instead="num_npus")
         raise ProfileError(Message("specs.not_modelled_with", one="leaf_nodes", other="blocks"), path=path, hint=hint)

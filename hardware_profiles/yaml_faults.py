@@ -21,14 +21,14 @@ _FAULTS: tuple[tuple[str, str], ...] = (
     (r"found unexpected (end of stream|document separator)", "profiles.missing_quote"),
     (r'found duplicate key "(?P<name>.*?)".*', "common.given_twice"),
     (r"found undefined alias '?(?P<name>[^']+)'?", "profiles.alias_undefined"),
-    (r"found unhashable key", "profiles.list_or_mapping_is_no_key"),
+    (r"found unhashable key", "profiles.scalar_keys"),
     (r"(could not determine a constructor for the tag|found undefined tag handle) .+", "profiles.no_tags"),
     (r"(found unknown escape character|expected escape sequence) .+", "profiles.invalid_escape"),
     (r"expected the node content, but found .+", "profiles.missing_value"),
     (r"expected (a comment or a line break|chomping or .+), but found .+", "profiles.unexpected_content"),
     (r"expected '<document start>', but found .+", "profiles.unexpected_indentation"),
     (r"aliases are not supported", "profiles.no_aliases"),  # these two: `bounded_yaml`
-    (r"nested more than (?P<depth>\d+) levels deep", "profiles.nested_more_than_levels_deep"),
+    (r"nested more than (?P<depth>\d+) levels deep", "profiles.nested_too_deep"),
     (r"unacceptable character .+", "profiles.control_character"),
 )
 # What is open is named where it was opened.

@@ -137,8 +137,8 @@ class RequestRate:
             self._buckets.popitem(last=False)
         if not allowed:
             raise LimitError(
-                Message("api.more_than_requests_second_of_this_key", count=self._per_s),
-                hint=Message("api.ask_less_often_prefer_wait_and_events_tell"),
+                Message("api.rate_limit", count=self._per_s),
+                hint=Message("api.ask_less_often"),
                 retry_after_s=math.ceil((1.0 - tokens) / self._per_s),
             )
 
@@ -207,7 +207,7 @@ class RecognisedRequests:
             raise UnknownCallerError(Message("problem.unauthorized"), hint="Authorization: Bearer adk_...")
         principal = await self._recognised(request, partial(access.of_session, session, self._settings.session_s))
         if request.method not in READING and not is_of_own_page(request):
-            raise AccessError(Message("api.only_own_pages_may_change"))
+            raise AccessError(Message("api.own_pages_only"))
         return principal
 
     async def _recognised(self, request: Request, ask: Callable[[], Principal], known: bool = False) -> Principal:
@@ -215,7 +215,7 @@ class RecognisedRequests:
         client = request.client.host if request.client else ""
         wait_s = self._guesses.wait_s(client)
         if wait_s > 0 and not known:
-            raise LimitError(Message("api.too_many_keys_were_wrong"), retry_after_s=math.ceil(wait_s))
+            raise LimitError(Message("api.too_many_wrong_keys"), retry_after_s=math.ceil(wait_s))
         try:
             return await run_in_threadpool(ask)
         except UnknownCallerError:

@@ -156,7 +156,7 @@ def refuse_nul(**texts: str | None) -> None:
     """Refuses parameters of a query with a character that no database stores."""
     for name, text in texts.items():
         if text is not None and "\0" in text:
-            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
+            raise SpecError(Message("api.unstorable_text"), path=name)
 
 
 async def read_measurement(request: Request) -> MeasuredRun:
@@ -230,7 +230,7 @@ def _refuse_unstorable(value: Any) -> None:
             rest += item
         elif isinstance(item, str):
             if _UNSTORABLE.search(item):
-                raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"))
+                raise SpecError(Message("api.unstorable_text"))
         elif isinstance(item, int | float) and not abs(item) < 1e300:
             key = "field_fault.is_too_big" if item == item else "field_fault.is_not_finite"
             raise SpecError(Message(key, value=quoted(item)))

@@ -144,7 +144,7 @@ class GuardedRequests:
 
 
 def _too_large(limit_bytes: int) -> str:
-    return Message("api.body_has_at_most_bytes", limit=limit_bytes)
+    return Message("api.body_too_large", limit=limit_bytes)
 
 
 def _route_template(scope: Scope) -> str:

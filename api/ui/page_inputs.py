@@ -56,7 +56,7 @@ def unknown(request: Request, message: str) -> HTMLResponse:
 def refused(request: Request) -> HTMLResponse:
     """The page that says that a form came from another site."""
     words = texts(language_of(request))
-    return _error(request, 403, words["problem.forbidden"], sentence(words["api.only_own_pages_may_change"]))
+    return _error(request, 403, words["problem.forbidden"], sentence(words["api.own_pages_only"]))
 
 
 def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:

@@ -104,7 +104,7 @@ def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
     spec, strategy = changed_by(view, given)
     plan = views.changed(view, spec, strategy)
     if not plan.fits:
-        raise SpecError(Message("api.plan_that_does_not_fit_is_not_kept"), path="/strategy")
+        raise SpecError(Message("api.unfit_plan_not_kept"), path="/strategy")
     return views.keep(view, spec.model_copy(update={"strategy": None}), plan)
 
 

@@ -71,7 +71,7 @@ def import_cluster(
     tables = [(name, file) for name, file in files if isinstance(file, RankTable)]
     if len(tables) > 1:
         raise SpecError(
-            Message("services.is_second_of_its_kind", file=tables[1][0]),
+            Message("services.second_file", file=tables[1][0]),
         )
     profile = load_profile(profile_name or _profile_of(tables[0][1] if tables else None))
     document: dict[str, Any] = {"profile": profile_name or profile.name}
@@ -99,7 +99,7 @@ def _profile_of(table: RankTable | None) -> str:
     """The one system that a rank table's nodes look like: as many devices a node, supernodes or none."""
     hint = Message("services.profile_name_one_of", names=", ".join(list_profiles()))
     if table is None:
-        raise SpecError(Message("services.no_file_says_what_cards_there_are"), hint=hint)
+        raise SpecError(Message("services.unknown_cards"), hint=hint)
     devices = _usual_devices(table)
     grouped = table.servers[0].supernode is not None
     shipped = [load_profile(name) for name in list_profiles()]
@@ -112,7 +112,7 @@ def _profile_of(table: RankTable | None) -> str:
         and (p.supernode_nodes is not None) == grouped
     ]
     if len(profiles) != 1:
-        raise SpecError(Message("services.no_profile_has_nodes_of_devices_as_rank", devices=devices), hint=hint)
+        raise SpecError(Message("services.no_matching_profile", devices=devices), hint=hint)
     return profiles[0]
 
 
@@ -134,9 +134,7 @@ def _counted(
             said.append(Disagreement("node_left_out", left_out))
     cards, rest = divmod(devices, profile.devices_per_npu)
     if rest:
-        message = Message(
-            "services.nodes_of_devices_are_not_whole_cards_of", devices=devices, dies=profile.devices_per_npu
-        )
+        message = Message("services.partial_cards", devices=devices, dies=profile.devices_per_npu)
         raise SpecError(
             Message("common.place", place=name, message=message),
             hint="--profile NAME",
@@ -163,7 +161,7 @@ def _leaf(
     maps = [(name, file) for name, file in files if isinstance(file, LeafMap)]
     if len(maps) > 1:
         raise SpecError(
-            Message("services.is_second_of_its_kind", file=maps[1][0]),
+            Message("services.second_file", file=maps[1][0]),
         )
     for name, leaf_map in maps:
         counts = Counter(leaf_map.nodes)
@@ -179,8 +177,8 @@ def _leaf(
     if oversubscription is None:
         return None
     if nodes is None:
-        message = Message("services.nothing_says_how_many_nodes_are_below_leaf")
-        raise SpecError(message, hint=Message("services.leaf_nodes_or_mindcluster_s_map_of_switches"))
+        message = Message("services.unknown_leaf_nodes")
+        raise SpecError(message, hint=Message("services.give_leaf_nodes"))
     return {"nodes": nodes, "oversubscription": oversubscription}
 
 

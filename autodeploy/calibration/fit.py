@@ -313,5 +313,5 @@ def portable_parameters(family: str) -> tuple[FitParameter, ...]:
 
 def link_parameters(tiers: Iterable[str], sigma: float = LINK_SIGMA) -> tuple[FitParameter, ...]:
     """One factor for each of these tiers, as uncertain as where nothing measured it."""
-    meaning = Message("calibration.rate_of_collectives_on_this_tier")
+    meaning = Message("calibration.collective_bandwidth")
     return tuple(FitParameter(f"link_{tier}", (f"link_{tier}",), sigma, meaning) for tier in tiers)

@@ -120,8 +120,8 @@ def downgrade(
     try:
         if not yes and (losses := losses_of_downgrade(database, revision)):
             raise ConflictError(
-                Message("cli.going_back_to_would_lose", revision=revision, losses=", ".join(map(str, losses))),
-                hint=Message("cli.autodeploy_db_export_file_keeps_it_yes_goes"),
+                Message("cli.downgrade_loses", revision=revision, losses=", ".join(map(str, losses))),
+                hint=Message("cli.export_before_downgrade"),
             )
         copy = go_back(database, revision)
     finally:

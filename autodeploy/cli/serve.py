@@ -70,4 +70,4 @@ def worker(
     with open_services(settings, as_worker=True) as services, serving_health(services):
         while not stopped.wait(LOOK_S):
             if services.runner is None or not services.runner.is_alive():
-                raise AutoDeployError(Message("cli.processes_for_searches_do_not_start"), hint="autodeploy doctor")
+                raise AutoDeployError(Message("cli.no_search_processes"), hint="autodeploy doctor")

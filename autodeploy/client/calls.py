@@ -417,7 +417,7 @@ def _unreachable(client: httpx.Client | httpx.AsyncClient, error: Exception) -> 
     reason = str(error) or type(error).__name__
     return ServiceError(
         Message("client.does_not_answer", address=client.base_url, reason=reason),
-        hint=Message("client.is_autodeploy_serve_running_there"),
+        hint=Message("client.is_server_running"),
     )
 
 

@@ -63,7 +63,7 @@ def read_link_speeds(text: str) -> LinkSpeeds:
             raise bad_line(
                 line,
                 Message("field_fault.is_invalid", value=repr((said[1] or "")[:40])),
-                hint=Message("importers.speed_200000_mb_s_is_port_up"),
+                hint=Message("importers.port_speed_example"),
             )
         if not 1 <= int(rate[1]) <= MAX_SPEED_MB:
             raise bad_line(line, Message("common.is_outside", value=rate[1], range=f"[1, {MAX_SPEED_MB:,}] Mb/s"))
@@ -72,7 +72,7 @@ def read_link_speeds(text: str) -> LinkSpeeds:
             raise bad_line(
                 line,
                 Message("common.given_twice", name=f"device {number}"),
-                hint=Message("importers.one_file_for_each_node"),
+                hint=Message("importers.file_per_node"),
             )
         if len(speeds) >= MAX_PORTS:
             raise bad_line(line, Message("field_fault.at_most_entries", bound=f"{MAX_PORTS:,}"))
@@ -121,7 +121,7 @@ def read_npu_topology(text: str) -> NpuTopology:
                 raise bad_line(
                     line,
                     Message("common.given_twice", name=columns[0]),
-                    hint=Message("importers.one_file_for_each_node"),
+                    hint=Message("importers.file_per_node"),
                 )
             columns = [cell for cell in cells if _NAME.fullmatch(cell)]
             if repeated := [name for name in columns if columns.count(name) > 1]:
@@ -254,7 +254,7 @@ def _table(document: Any) -> RankTable:
         raise SpecError(Message("common.missing", word=f"{min(strangers)!r} (server_list)"), path="/super_pod_list")
     ranks = seen["rank_id"]
     if ranks and ranks != set(range(sum(len(server.devices) for server in servers))):
-        raise SpecError(Message("importers.rank_id_does_not_count_from_0_without"), path="/server_list")
+        raise SpecError(Message("importers.rank_ids_not_consecutive"), path="/server_list")
     return RankTable(version, tuple(servers))
 
 
@@ -428,5 +428,5 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
         return read_link_speeds(text)
     raise SpecError(
         Message("importers.not_importable"),
-        hint=Message("importers.rank_table_hccl_json_or_map_of_switches"),
+        hint=Message("importers.cluster_file_kinds"),
     )

@@ -91,7 +91,7 @@ def import_document(
     if imported is None:
         raise SpecError(
             Message("importers.not_importable"),
-            hint=Message("importers.spec_config_json_launch_script_sh_or_mindformers"),
+            hint=Message("importers.importable_files"),
         )
     return imported
 

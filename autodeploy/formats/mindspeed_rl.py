@@ -295,7 +295,7 @@ class KeyedArguments(LaunchArguments):
         if self.knows(flag) or flag not in SAID_OTHERWISE | WITHOUT_KEY | {SHARED_WIDTH}:
             super().add(block, flag, *values)
         elif flag in WITHOUT_KEY:
-            self.note(Message("exporters.model_s_code_has_to_say", what=flag))
+            self.note(Message("exporters.set_in_model_code", what=flag))
         elif flag == SHARED_WIDTH and isinstance(values[0], int):
             # One number says how many experts wide the shared one is.
             super().add(block, SHARED, values[0] // self.expert_width)
@@ -480,7 +480,7 @@ def _rl_config(launch: RlLaunch) -> dict[str, Any]:
                 Message("exporters.has_no_flag_in", name="reference_model: true", framework="MindSpeed-RL (DAPO)")
             )
     elif not rl.reference_model:
-        launch.arguments.note(Message("exporters.mindspeed_rl_computes_reference_s_log_probabilities_in"))
+        launch.arguments.note(Message("exporters.reference_always_computed"))
     return config
 
 

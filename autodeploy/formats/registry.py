@@ -130,7 +130,7 @@ def export(
         vendor = profile.vendor if profile is not None else None
         names = [name for name in formats_of("1f1b", post_trains=True, vendor=vendor) if FORMATS[name].launches]
         raise UnsupportedError(
-            Message("specs.does_not_train_by_reinforcement", target=to),
+            Message("specs.no_reinforcement_learning", target=to),
             path="/to",
             hint=Message("exporters.export_to", names=" or ".join(names)),
         )

@@ -187,7 +187,7 @@ class Settings(BaseSettings):
     def _clean_prefix(cls, value: str) -> str:
         value = value.rstrip("/")
         if value and not _PATH_PREFIX.fullmatch(value):
-            raise FieldFault(Message("planner.no_path_of_letters_digits_and_that_begins"), "/autodeploy")
+            raise FieldFault(Message("planner.bad_root_path"), "/autodeploy")
         return value
 
     @field_validator("keep_days", "keep_audit_days", mode="before")
@@ -203,9 +203,7 @@ class Settings(BaseSettings):
             try:
                 ipaddress.ip_network(item)
             except ValueError:
-                raise FieldFault(
-                    Message("jobs.is_no_host_address_or_network", entry=item), "10.0.0.7,10.1.0.0/24"
-                ) from None
+                raise FieldFault(Message("jobs.bad_network_entry", entry=item), "10.0.0.7,10.1.0.0/24") from None
         return value
 
     @field_validator("database_url")
@@ -217,12 +215,12 @@ class Settings(BaseSettings):
             path = value.removeprefix("sqlite://").removeprefix("/").partition("?")[0]
             if path in {"", ":memory:"}:
                 raise FieldFault(
-                    Message("planner.sqlite_needs_file_several_processes_share_it"),
+                    Message("planner.sqlite_needs_file"),
                     "sqlite:////var/lib/autodeploy/autodeploy.db",
                 )
         elif not value.startswith("postgresql+psycopg://"):
             raise FieldFault(
-                Message("planner.only_sqlite_and_postgresql_are_known"),
+                Message("planner.unsupported_database"),
                 "sqlite:///file.db or postgresql+psycopg://host/name",
             )
         return value
@@ -265,7 +263,7 @@ class Settings(BaseSettings):
         """
         if self.auth is None and not self.is_loopback:
             raise SpecError(
-                Message("planner.everyone_who_reaches_could_use_this_server", host=self.host),
+                Message("planner.open_server", host=self.host),
                 path=f"{PREFIX}AUTH",
                 hint=Message("settings.listen_or_set_auth", setting=f"{PREFIX}AUTH"),
             )

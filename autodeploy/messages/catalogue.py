@@ -34,6 +34,13 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             yield prefix + name, value
 
 
+@cache
+def renamed_keys() -> dict[str, str]:
+    """Today's key by the key that documents stored by an earlier release have."""
+    text = files("autodeploy.messages").joinpath("renamed.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
 def is_text(lang: Language, key: str) -> bool:
     """Whether the catalogue has a text of that key."""
     return key in catalogue(lang) or f"{key}_other" in catalogue(lang)

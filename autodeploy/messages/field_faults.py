@@ -40,7 +40,7 @@ _QUOTING: dict[str, str] = {
     **dict.fromkeys(("model_type", "dict_type"), "is_no_mapping"),
     "string_type": "is_no_text",
     "finite_number": "is_not_finite",
-    "bool_type": "is_neither_true_nor_false",
+    "bool_type": "not_boolean",
     **dict.fromkeys(("literal_error", "string_pattern_mismatch"), "is_invalid"),
 }
 _WANTED = {"is_no_whole_number": "a_whole_number", "is_no_number": "a_number"}

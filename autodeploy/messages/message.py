@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.messages.catalogue import is_text, text_of
+from autodeploy.messages.catalogue import is_text, renamed_keys, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,9 +126,10 @@ def _document(value: Any) -> Any:
 
 def _nested(document: Mapping[str, Any]) -> Message:
     values = {name: _value(value) for name, value in document[VALUES].items()}
-    if is_text("en", document[KEY]):
-        return Message(document[KEY], **values)
-    return _made(document[ENGLISH], document[KEY], values)
+    key = renamed_keys().get(document[KEY], document[KEY])
+    if is_text("en", key):
+        return Message(key, **values)
+    return _made(document[ENGLISH], key, values)
 
 
 def _value(value: Any) -> Any:

@@ -327,13 +327,13 @@ def rehearsal_lines(
     fewer = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in changed.items())
     lines: list[str] = [
         Message(
-            "reports.rehearsal_of_plan_on_of_its_cards",
+            "reports.rehearsal_title",
             plan=of.plan_id,
             here=rehearsal.num_npus_used,
             cards=of.num_npus_used,
         ),
-        Message("reports.changed_from_plan_to_here", changes=fewer),
-        Message("reports.all_else_of_rank_s_work_is_as"),
+        Message("reports.rehearsal_changes", changes=fewer),
+        Message("reports.rehearsal_unchanged"),
         *(Message("reports.predicted", cards=plan.num_npus_used, **_prediction(plan)) for plan in (rehearsal, of)),
     ]
     for kind, (planned, now) in layer_s.items():
@@ -342,7 +342,7 @@ def rehearsal_lines(
             for part in planned
             if max(planned[part], now[part]) * 1e3 > SHOWN_MS
         ]
-        lines.append(Message("reports.one_layer_and_micro_batch_from_plan_to", kind=kind, parts=", ".join(parts)))
+        lines.append(Message("reports.rehearsal_layer_times", kind=kind, parts=", ".join(parts)))
     lines.append(Message("reports.it_does_not_show"))
     return lines
 

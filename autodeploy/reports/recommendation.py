@@ -181,7 +181,7 @@ def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
             "restart": f"{risk.restart_hours:g}",
             "days": f"{risk.run_days:,.0f}" if risk.run_days >= 10 else f"{risk.run_days:.2g}",
         }
-        text = report_text(lang, "ranked_by_cost" if risk.draws else "ranked_by_cost_as_predicted", **facts)
+        text = report_text(lang, "ranked_by_cost" if risk.draws else "ranked_as_predicted", **facts)
     if risk.proven_share is not None:
         share = percent(risk.proven_share, 0)
         if risk.proven_share_sigma is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
+from autodeploy.messages.catalogue import text_of
 from autodeploy.reports.tables import Table
 from autodeploy.reports.wording import (
     bracketed,
@@ -68,7 +69,7 @@ def checkpoint_line(run: TrainingRun, lang: Language) -> str:
 
 def prior_in_words(prior: Prior, lang: Language) -> str:
     """An assumption with its source."""
-    return report_text(lang, f"prior_{prior.name}", value=f"{prior.value:,g}", source=prior.source)
+    return text_of(lang, f"prior.{prior.name}", value=f"{prior.value:,g}", source=prior.source)
 
 
 def _total(run: TrainingRun, lang: Language) -> str:

@@ -76,7 +76,7 @@ def plan(
     label = SearchLabel(search_id, created_at, started)
     if spec.training.rl is not None:
         if spec.search.spare_nodes:
-            why = Message("planner.post_training_is_not_planned_with_fewer_nodes")
+            why = Message("planner.no_spare_post_training")
             raise UnsupportedError(why, path="/search/spare_nodes", hint=Message("common.leave_it_out"))
         # A tenth of a second, for post-training alone.
         from autodeploy.search.post_training.planning import plan_post_training
@@ -266,7 +266,7 @@ def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
         plans.append(each if plan_with_run is None else plan_with_run)
     without = sum(1 for each in plans if each.run is None)
     if without and stop.interrupted and phases_of(prepared.spec):
-        note = Message("planner.there_was_no_time_to_work_out_what", without=without, plans=len(plans))
+        note = Message("planner.runs_not_computed", without=without, plans=len(plans))
         result = result.model_copy(update={"warnings": (*result.warnings, note)})
     return result.model_copy(update={"plans": tuple(plans)})
 

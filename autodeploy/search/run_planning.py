@@ -41,7 +41,7 @@ RECOVERIES: Final = {
     "ttp+reboot": {COPIES: "on", REBOOT: "on"},
 }
 """How failures are met, by its name in a plan's run: the features that it takes."""
-RELAXATION: Final = Message("planner.least_step_of_every_recovery_for_all_steps")
+RELAXATION: Final = Message("planner.recovery_bound")
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _notes(ranked: list[_PlannedRecovery]) -> tuple[str, ...]:
         return ()
     return tuple(
         Message(
-            "planner.recovery_days_to_last_token_with",
+            "planner.recovery_days",
             other=recovery.name,
             days=recovery.days,
             best=best.days,

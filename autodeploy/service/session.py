@@ -478,9 +478,9 @@ def open_services(
     """
     if as_worker and settings.jobs != "procrastinate":
         raise SpecError(
-            Message("services.workers_are_for_searches_that_are_sent_to"),
+            Message("services.worker_needs_jobs"),
             path="AUTODEPLOY_JOBS",
-            hint=Message("services.autodeploy_jobs_procrastinate_here_and_for_server_embedded"),
+            hint=Message("services.set_jobs_setting"),
         )
     if database is None:
         connections = WORKER_CONNECTIONS if as_worker else settings.database_connections

@@ -148,7 +148,7 @@ class _Chooser:
                 continue
             reasons[name] = Message("common.it_needs_field", name=needed)
             if asked.get(name) == "on":
-                refuse(name, reasons[name], Message("strategies.switch_on_or_leave_it_at_auto", feature=needed))
+                refuse(name, reasons[name], Message("strategies.switch_on", feature=needed))
             on.discard(name)
         for second, feature in FEATURES.items():
             for first in self._rivals(feature):
@@ -211,12 +211,12 @@ class _Chooser:
         if not self._is_launchable(feature):
             return Message("strategies.cannot_launch_it", target=search.target)
         if _RANK[feature.numerics] > _RANK[search.numerics]:
-            return Message("strategies.its_numerics_are_spec_allows", one=feature.numerics, other=search.numerics)
+            return Message("strategies.numerics_differ", one=feature.numerics, other=search.numerics)
         if search.deterministic_training and not feature.deterministic:
-            return Message("strategies.it_changes_order_of_sums_from_run_to")
+            return Message("strategies.nondeterministic_sums")
         if feature.vendors and profile.vendor not in feature.vendors:
             makers = joined([_MAKERS.get(vendor, vendor) for vendor in feature.vendors], "and")
-            return Message("strategies.it_is_feature_of_software", makers=makers)
+            return Message("strategies.vendor_feature", makers=makers)
         lacking = next((_lacking(n, profile) for n in (feature.name, feature.mechanism) if n in profile.lacks), None)
         unfit = (reason for kind, reason in feature.model.items() if not _is_a(self.model, kind))
         return lacking or next(unfit, None)

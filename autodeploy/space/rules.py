@@ -440,7 +440,7 @@ def refuse_unmodelled(spec: Spec) -> None:
             "/training/kind",
             training.kind not in {"pretrain", "sft", "dpo"},
             Message("strategies.this_question_about", kind=training.kind),
-            Message("strategies.plan_estimate_and_check_read_such_specs"),
+            Message("strategies.specs_with_strategy"),
         ),
     ]
     for field in ("fix", "allow"):
@@ -452,7 +452,7 @@ def refuse_unmodelled(spec: Spec) -> None:
                 f"/search/{field}/schedule",
                 bool(unknown),
                 Message("strategies.search_over", names=", ".join(map(str, unknown))),
-                Message("strategies.dualpipev_needs_no_second_copy_of_parameters_estimate"),
+                Message("strategies.prefer_dualpipev"),
             )
         )
     errors = [

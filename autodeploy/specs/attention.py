@@ -353,7 +353,7 @@ def _uneven_heads(model: ModelSpec) -> Iterator[Fault]:
         yield "num_key_value_heads", message, ""
     if "head_dim" not in model.model_fields_set and model.hidden_size % heads:
         message = Message("common.does_not_divide", part=f"num_attention_heads {heads}", whole=model.hidden_size)
-        yield "hidden_size", message, Message("specs.give_head_dim_or_another_number_of_heads")
+        yield "hidden_size", message, Message("specs.give_head_dim")
 
 
 # Latents of queries, and of keys and values (MLA: arXiv 2405.04434, section 2.1).
@@ -378,7 +378,7 @@ def _latent_vectors(model: ModelSpec, attention: AttentionType) -> int:
 def _latent_faults(model: ModelSpec) -> Iterator[Fault]:
     heads, keys = model.num_attention_heads, model.num_key_value_heads
     if keys != heads:
-        message = Message("specs.but_latent_attention_has_one_head", heads=keys, all=heads)
+        message = Message("specs.latent_heads", heads=keys, all=heads)
         yield "num_key_value_heads", message, Message("common.leave_it_out")
     if all(getattr(model, name) is not None for name in LATENT.needs) and model.head_dim != model.qk_head_dim:
         message = Message("field_fault.is_invalid", value=model.head_dim)
@@ -423,10 +423,10 @@ def _compressed_vectors(model: ModelSpec, attention: AttentionType) -> int:
 def _compressed_faults(model: ModelSpec) -> Iterator[Fault]:
     own, types = sizes_of_entries(model), {*(model.layer_types or ())}
     if not types & COMPRESSED or types - COMPRESSED - {"sliding_attention"}:
-        message = Message("specs.layers_beside_compressed_ones_have_window")
+        message = Message("specs.sliding_beside_compressed")
         yield "layer_types", message, "compressed_sparse_attention, heavily_compressed_attention, sliding_attention"
     if model.num_key_value_heads != 1:
-        yield "num_key_value_heads", Message("specs.attention_to_compressed_keys_has_one_key"), "1"
+        yield "num_key_value_heads", Message("specs.one_compressed_key"), "1"
     if model.num_attention_heads % own.o_groups:
         part, whole = f"o_groups {own.o_groups}", f"num_attention_heads {model.num_attention_heads}"
         yield "compressed_attention", Message("common.does_not_divide", part=part, whole=whole), ""

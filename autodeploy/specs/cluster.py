@@ -76,7 +76,7 @@ class ClusterSpec(Document):
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
-            raise ValueError(Message("specs.overlay_holds_texts_and_finite_numbers_only")) from None
+            raise ValueError(Message("specs.overlay_values")) from None
         return value
 
     @model_validator(mode="after")
@@ -84,7 +84,5 @@ class ClusterSpec(Document):
         if (self.num_npus is None) == (self.blocks is None):
             raise ValueError(Message("common.give_either", one="num_npus", other="blocks"))
         if self.num_npus is not None and self.spare_npus >= self.num_npus:
-            raise ValueError(
-                Message("specs.spare_npus_leaves_no_card_of_to_plan", spare=self.spare_npus, all=self.num_npus)
-            )
+            raise ValueError(Message("specs.no_card_left", spare=self.spare_npus, all=self.num_npus))
         return self

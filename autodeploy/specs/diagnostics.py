@@ -198,7 +198,7 @@ class BrokenRule(Document):
     allowed: bool = False
 
 
-NO_EFFECT = Message("importers.no_effect_on_time_or_memory_of_step")
+NO_EFFECT = Message("importers.no_effect_on_step")
 _SHOWN_LENGTH = 80
 
 

@@ -68,7 +68,7 @@ def read_expert_loads(name: str, sha256: str | None = None) -> ExpertLoads:
     digest = content_hash(Path(name))
     if sha256 is not None and digest != sha256:
         raise SpecError(
-            Message("specs.has_changed_since_spec_was_read", file=Path(name).name),
+            Message("specs.file_changed", file=Path(name).name),
             path=FIELD,
             hint=Message("common.try_again"),
         )
@@ -81,9 +81,7 @@ def _read(name: str, _sha256: str) -> ExpertLoads:
     try:
         text = _content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(
-            Message("common.is_not_utf_8_text_byte", file=path.name, place=error.start), path=FIELD
-        ) from error
+        raise SpecError(Message("common.not_utf8", file=path.name, place=error.start), path=FIELD) from error
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return ExpertLoads(_series(_csv_rows(text)), of_ranks=False)
@@ -118,7 +116,7 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
         raise SpecError(Message("common.not_of_format", format="CSV", reason=error), path=FIELD) from error
     header = [name.strip().lower() for name in lines[0]] if lines else []
     if header[:2] != ["step", "layer"] or len(header) < 4:
-        raise SpecError(Message("specs.csv_has_no_header_step_layer"), path=FIELD, hint="step,layer,expert,tokens")
+        raise SpecError(Message("specs.loads_without_header"), path=FIELD, hint="step,layer,expert,tokens")
     long = header[2:] == ["expert", "tokens"]
     rows: dict[tuple[int, Key], dict[int, float]] = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -154,7 +152,7 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
     for (step, (layer, *_)), row in rows.items():
         if sorted(row) != list(range(len(row))):
             raise SpecError(
-                Message("specs.step_layer_has_gaps_between_its_experts", step=step, layer=layer),
+                Message("specs.expert_gaps", step=step, layer=layer),
                 path=FIELD,
                 hint=Message("specs.count_from_0"),
             )
@@ -175,7 +173,7 @@ def _json_series(text: str) -> LoadSeries:
             hint='{"loads": [rows][layers][experts]} or [{"step", "layer", "loads"}]',
         ) from error
     if loads.ndim != 3 or steps.shape != loads.shape[:1]:
-        raise SpecError(Message("specs.loads_are_not_rows_layers_experts_with_a_single"), path=FIELD)
+        raise SpecError(Message("specs.loads_shape"), path=FIELD)
     return _checked(steps, loads)
 
 
@@ -189,15 +187,13 @@ def _log_rows(text: str) -> dict[tuple[int, Key], list[float]]:
         loads = [float(value) for value in match["loads"].split(",") if value.strip()]
         before = rows.get(key, [0.0] * len(loads))
         if len(before) != len(loads):
-            raise SpecError(
-                Message("specs.iteration_has_lines_of_different_length_for_a_single", step=key[0]), path=FIELD
-            )
+            raise SpecError(Message("specs.load_lines_differ", step=key[0]), path=FIELD)
         rows[key] = [a + b for a, b in zip(before, loads, strict=True)]
     if not rows:
         raise SpecError(
-            Message("specs.no_line_of_print_expert_load_in_log"),
+            Message("specs.no_loads_in_log"),
             path=FIELD,
-            hint=Message("specs.or_give_csv_or_json_of_expert_loads"),
+            hint=Message("specs.loads_files"),
         )
     return rows
 
@@ -207,7 +203,7 @@ def _series(rows: dict[tuple[int, Key], list[float]]) -> LoadSeries:
     lengths = {len(loads) for loads in rows.values()}
     if not rows or len(rows) != len(steps) * len(layers) or len(lengths) != 1:
         raise SpecError(
-            Message("specs.every_step_needs_every_layer_with_equally_many"),
+            Message("specs.loads_incomplete"),
             path=FIELD,
             hint=Message("specs.steps_layers_rows", steps=len(steps), layers=len(layers), rows=len(rows)),
         )
@@ -221,9 +217,9 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 def _checked(steps: np.ndarray, loads: np.ndarray) -> LoadSeries:
     if loads.size == 0 or not np.isfinite(loads).all() or (loads < 0.0).any():
-        raise SpecError(Message("specs.loads_are_not_numbers_of_tokens_at_least"), path=FIELD)
+        raise SpecError(Message("specs.loads_not_counts"), path=FIELD)
     if (loads.sum(axis=-1) <= 0.0).any():
-        raise SpecError(Message("specs.layer_sends_no_token_to_any_expert"), path=FIELD)
+        raise SpecError(Message("specs.idle_layer"), path=FIELD)
     if (np.diff(steps) <= 0).any():
         raise SpecError(Message("specs.steps_do_not_ascend"), path=FIELD)
     return LoadSeries(steps, loads)

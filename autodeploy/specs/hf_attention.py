@@ -95,7 +95,7 @@ def _types(reader: Reader, layers: int) -> tuple[list[str], dict[str, int]]:
         raise UnsupportedError(
             Message("common.is_not_modelled_yet", what=f"compress_ratios {sorted({*numbers})}"),
             path=path,
-            hint=Message("importers.plan_model_of_same_size_without_it"),
+            hint=Message("importers.plan_without_it"),
         )
     reader.log.take(path, "layer_types", numbers)
     return types
@@ -189,9 +189,7 @@ def _indexer(reader: Reader, layers: int) -> dict[str, Any]:
         rhythm = _rhythm(shared) if len(shared) == layers else None
         if rhythm is None:
             message = not_modelled(Message("mechanism.shared_index_pattern"), key)
-            raise UnsupportedError(
-                message, path=reader.at(key), hint=Message("importers.plan_model_of_same_size_without_it")
-            )
+            raise UnsupportedError(message, path=reader.at(key), hint=Message("importers.plan_without_it"))
         reader.log.take(reader.at(key), "sparse_attention/index_topk_freq", rhythm[0])
         sizes |= {"index_topk_freq": rhythm[0], "index_skip_topk_offset": rhythm[1]}
     return {"sparse_attention": sizes}
@@ -241,7 +239,7 @@ def _kda(reader: Reader, layers: int) -> dict[str, Any]:
         raise UnsupportedError(
             not_modelled(Message("mechanism.output_gate"), key),
             path=reader.at(key),
-            hint=Message("importers.plan_model_of_same_size_without_it"),
+            hint=Message("importers.plan_without_it"),
         )
     linear = {reader.checked_count(n, f"{reader.at(key)}/kda_layers", MAX_COUNT) for n in given["kda_layers"]}
     heads, width = given.get("num_heads"), given.get("head_dim")
@@ -287,9 +285,7 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
     for name, modelled in (("use_moe", True), ("att_impl_type", "GQA")):
         if reader.raw(name) not in (None, modelled):
             message = Message("common.is_not_modelled_yet", what=f"{name}: {shown(reader.raw(name))}")
-            raise UnsupportedError(
-                message, path=reader.at(name), hint=Message("importers.plan_model_of_same_size_without_it")
-            )
+            raise UnsupportedError(message, path=reader.at(name), hint=Message("importers.plan_without_it"))
     if modules:
         reason = Message("importers.not_predicted")
         reader.log.ignore(reader.at("num_nextn_predict_layers"), modules, reason)
@@ -316,7 +312,7 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
             raise UnsupportedError(
                 Message("common.is_not_modelled_yet", what=f"{name}: {shown(other[name])}"),
                 path=f"{reader.at(key)}/{name}",
-                hint=Message("importers.plan_model_of_same_size_without_it"),
+                hint=Message("importers.plan_without_it"),
             )
     reader.took("sliding_attention_heads", key, other.get("num_attention_heads"))
     return fields | {"sliding_attention_heads": other.get("num_attention_heads")}

@@ -92,7 +92,7 @@ class Reader:
         model_name = str(file_name).rstrip("/").rpartition("/")[2] if file_name else identity or "unnamed model"
         reader = cls(config, "" if part is None else pointer((part,)), architecture, model_name)
         if not architecture.known:
-            reason: str = Message("importers.architecture_is_unknown_read_with_llama_s_keys", name=shown(identity))
+            reason: str = Message("importers.unknown_architecture", name=shown(identity))
             reader.log.default("architecture", "LlamaForCausalLM", reason)
             reader.log.doubt("", "", reason)
         if part is not None:
@@ -151,9 +151,7 @@ class Reader:
     def checked_count(value: Any, path: str, limit: int) -> int:
         """The value if it is a whole number from 0 to the limit."""
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
-            raise SpecError(
-                Message("importers.is_not_whole_number_from_to", value=shown(value), least=0, most=limit), path=path
-            )
+            raise SpecError(Message("importers.not_whole_number", value=shown(value), least=0, most=limit), path=path)
         return value
 
     def took(self, field: str, key: str, value: Any, note: str = "") -> None:
@@ -218,7 +216,7 @@ def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
         try:
             data = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
         except RecursionError:
-            raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path="") from None
+            raise SpecError(Message("profiles.nested_too_deep", depth=MAX_DEPTH), path="") from None
         except ValueError as error:  # also of undecodable bytes and of numbers with thousands of digits
             raise SpecError(Message("common.not_of_format", reason=error, format="JSON"), path="") from error
     if not isinstance(data, Mapping):
@@ -249,9 +247,7 @@ def _refuse_hostile(top: Mapping[str, Any]) -> None:
         if nodes > MAX_NODES:
             raise SpecError(Message("field_fault.at_most_entries", bound=f"{MAX_NODES:,}"), path="")
         if len(location) > MAX_DEPTH:
-            raise SpecError(
-                Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path=pointer(location[:3])
-            )
+            raise SpecError(Message("profiles.nested_too_deep", depth=MAX_DEPTH), path=pointer(location[:3]))
         if isinstance(value, Mapping):
             stack += [(item, (*location, str(key))) for key, item in value.items()]
         elif isinstance(value, list | tuple):
@@ -275,7 +271,7 @@ def _refuse_not_modelled(reader: Reader) -> None:
     reads = reader.architecture.reads
     for key, mechanism in NOT_MODELLED.items():
         if key not in reads and reader.config.get(key):
-            hint = Message("importers.plan_model_of_same_size_without_it")
+            hint = Message("importers.plan_without_it")
             raise UnsupportedError(
                 not_modelled(mechanism, key),
                 path=reader.at(key),
@@ -286,7 +282,7 @@ def _refuse_not_modelled(reader: Reader) -> None:
         modelled = modelled | reader.architecture.layer_kinds
         for index, kind in enumerate(kinds if isinstance(kinds, list) else ()):
             if not (isinstance(kind, str | int) and kind in modelled):
-                hint = Message("importers.plan_model_of_same_size_without_it")
+                hint = Message("importers.plan_without_it")
                 message = not_modelled(shown(kind), key)
                 raise UnsupportedError(message, path=f"{reader.at(key)}/{index}", hint=hint)
 
@@ -367,9 +363,7 @@ def _activation(reader: Reader) -> str:
     if gated and text in {"silu", "swish", "swiglu"}:
         return "silu"
     if not gated and text in {"relu", "silu", "swish"}:
-        reader.log.default(
-            "hidden_act", "gelu", Message("specs.is_not_modelled_read_as_nearest", name=text, word="gelu")
-        )
+        reader.log.default("hidden_act", "gelu", Message("specs.read_as_nearest", name=text, word="gelu"))
         return "gelu"
     hint = Message("common.one_of", names="silu, gelu")
     raise UnsupportedError(
@@ -461,7 +455,7 @@ def _beside_experts(reader: Reader) -> dict[str, Any]:
         return {}
     number, kind = reader.raw(key) or 0, reader.raw("zero_expert_type")
     if number and kind not in {None, "identity"}:
-        path, hint = reader.at("zero_expert_type"), Message("importers.plan_model_of_same_size_without_it")
+        path, hint = reader.at("zero_expert_type"), Message("importers.plan_without_it")
         message = not_modelled(shown(kind), "zero_expert_type")
         raise UnsupportedError(message, path=path, hint=hint)
     reader.took("n_zero_experts", key, number)

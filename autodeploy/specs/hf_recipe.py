@@ -13,7 +13,7 @@ from autodeploy.specs.synonyms import words_of_fields
 if TYPE_CHECKING:
     from autodeploy.specs.hf_config import Reader
 
-NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
+NOT_CARRIED = Message("importers.not_carried_over")
 
 PLAIN: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("max_position_embeddings", "seq_length"),

@@ -136,9 +136,7 @@ def _expert_ranks(layout: Mapping[str, Any], diagnoses: list[Diagnosis], path: s
     if given in (1, whole):
         return given
     diagnoses.append(
-        Diagnosis(
-            path=f"{path}/ep", text=Message("specs.is_not_modelled_read_as_nearest", name=f"ep {given}", word=whole)
-        )
+        Diagnosis(path=f"{path}/ep", text=Message("specs.read_as_nearest", name=f"ep {given}", word=whole))
     )
     return whole
 
@@ -153,7 +151,7 @@ def _precision(given: Any, diagnoses: list[Diagnosis], path: str) -> Any:
             return word
     for start, word in _NEAREST_PRECISIONS.items():
         if name.startswith(start):
-            text = Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=word)
+            text = Message("specs.read_as_nearest", name=repr(given), word=word)
             diagnoses.append(Diagnosis(path=f"{path}/precision", text=text))
             return word
     return given
@@ -166,7 +164,7 @@ def profile_read(given: str, diagnoses: list[Diagnosis]) -> str:
         diagnoses.append(
             Diagnosis(
                 path="/cluster/profile",
-                text=Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=named),
+                text=Message("specs.read_as_nearest", name=repr(given), word=named),
             )
         )
     return named or given

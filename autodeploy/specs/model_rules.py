@@ -95,7 +95,7 @@ def _expert_faults(model: ModelSpec) -> Iterator[Fault]:
         message = Message("common.exceeds", one=top_k, other=f"n_routed_experts {model.router_choices}")
         yield "num_experts_per_tok", message, ""
     if model.num_moe_layers == 0:
-        yield "n_routed_experts", Message("specs.every_layer_is_dense_but_there_are_routed"), ""
+        yield "n_routed_experts", Message("specs.dense_with_experts"), ""
     if model.shortcut_moe and model.norm_layout != "pre":
         yield "norm_layout", Message("common.excludes_it", what="shortcut_moe"), Message("common.leave_it_out")
     if groups is not None and experts % groups:

@@ -46,8 +46,8 @@ def refuse_impossible(spec: Spec) -> list[FieldError]:
     total, step = spec.training.tokens or of_phases, _step_tokens(spec)
     if not total or step <= total or spec.training.global_batch_size.value < spec.training.seq_length:
         return []
-    message = Message("importers.one_step_would_train_tokens_more_than_whole", tokens=step, total=total)
-    return [FieldError("/training/global_batch_size", message, Message("importers.it_counts_sequences_not_tokens"))]
+    message = Message("importers.step_exceeds_run", tokens=step, total=total)
+    return [FieldError("/training/global_batch_size", message, Message("importers.counts_sequences"))]
 
 
 def common_mistakes(spec: Spec) -> tuple[CommonMistake, ...]:
@@ -69,7 +69,7 @@ def _batch_in_tokens(spec: Spec) -> Iterator[CommonMistake]:
         yield CommonMistake(
             "/training/global_batch_size",
             Message(
-                "importers.global_batch_of_sequences_is_tokens_step_where",
+                "importers.batch_perhaps_tokens",
                 batch=batch,
                 tokens=_step_tokens(spec),
                 sequences=max(1, round(batch / seq)),
@@ -85,7 +85,7 @@ def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
     yield CommonMistake(
         "/cluster/num_npus",
         Message(
-            "importers.cards_are_no_whole_nodes_of_whole_nodes",
+            "importers.partial_nodes_of_cards",
             cards=cards,
             node=per_node,
             lower=lower,
@@ -105,7 +105,7 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
         yield CommonMistake(
             "/cluster/num_npus",
             Message(
-                "importers.strategy_has_ranks_but_cards_have_dies_each",
+                "importers.ranks_perhaps_dies",
                 ranks=ranks,
                 cards=cards,
                 dies=dies,
@@ -116,7 +116,7 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
         yield CommonMistake(
             "/cluster/num_npus",
             Message(
-                "importers.cards_are_supernodes_where_dies_of_one_were",
+                "importers.cards_perhaps_dies",
                 cards=cards,
                 count=dies,
                 dies=cards,
@@ -288,9 +288,9 @@ def _cluster(cluster: Any, base_dir: Path | None) -> Any:
     if _is_file(profile):
         if base_dir is None:
             raise SpecError(
-                Message("importers.file_cannot_be_named_here", name=profile[:100]),
+                Message("importers.no_file_here", name=profile[:100]),
                 path="/cluster/profile",
-                hint=Message("importers.name_built_in_profile_and_change_its_numbers"),
+                hint=Message("importers.use_built_in_profile"),
             )
         changed["profile"] = str(base_dir / profile)
     if _is_file(overlay):
@@ -392,7 +392,7 @@ def _content(name: str, base_dir: Path | None, pointer: str) -> Any:
     """Content of a file that the spec names at `pointer`; the file lies next to the spec."""
     if base_dir is None:
         hint = Message("importers.put_content_here")
-        raise SpecError(Message("importers.file_cannot_be_named_here", name=name[:100]), path=pointer, hint=hint)
+        raise SpecError(Message("importers.no_file_here", name=name[:100]), path=pointer, hint=hint)
     path = base_dir / name
     try:
         return read_document(path / "config.json" if path.is_dir() else path)

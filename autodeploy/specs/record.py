@@ -208,7 +208,7 @@ class Diagnoses:
         if name in same:
             return same[name]
         if nearest and name in nearest:
-            self.say(path, Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=nearest[name]))
+            self.say(path, Message("specs.read_as_nearest", name=repr(given), word=nearest[name]))
             return nearest[name]
         return given
 

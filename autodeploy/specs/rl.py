@@ -50,7 +50,7 @@ class GenerationLayout(Document):
     def _experts_lie_over_all_or_none(self) -> Self:
         whole = self.tp * self.dp
         if self.ep not in (1, whole):
-            raise FieldFault(Message("specs.ep_is_neither_1_nor_tp_x_dp", ep=self.ep, whole=whole))
+            raise FieldFault(Message("specs.ep_not_allowed", ep=self.ep, whole=whole))
         return self
 
 
@@ -165,7 +165,7 @@ class ResponseLength(Document):
                 Message("specs.leave_out", names=", ".join(beside)),
             )
         if not any(share > 0.0 for share in value.values()):
-            raise ValueError(Message("specs.no_length_has_share_above_0"))
+            raise ValueError(Message("specs.no_positive_share"))
         return value
 
     @model_validator(mode="after")

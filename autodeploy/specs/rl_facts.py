@@ -148,7 +148,7 @@ def on_nodes(ranks: int, ranks_per_node: int) -> tuple[int, int]:
     if ranks < ranks_per_node:
         return 1, ranks
     raise UnsupportedError(
-        Message("common.ranks_are_no_whole_number_of_nodes_of", ranks=ranks, size=ranks_per_node),
+        Message("common.partial_nodes", ranks=ranks, size=ranks_per_node),
         path="/strategy/rl/generation_npus",
         hint=Message("common.multiple_of", whole=ranks_per_node),
     )

@@ -72,7 +72,7 @@ def _adapter(axis: RlAxis) -> TypeAdapter[Any]:
 
 _VALUES: Final = {axis: _adapter(axis) for axis in RL_AXES if axis != "rl.offload"}
 _KINDS: Final = {
-    "rl.generation.memory_fraction": Message("specs.share_above_0_at_most_1"),
+    "rl.generation.memory_fraction": Message("specs.share_range"),
     "rl.partial_rollout": Message("field_fault.a_truth_value"),
 }
 
@@ -111,7 +111,7 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
         states = tuple(each for each in _STATES if each in words)
         if len(states) == len(words):
             return offload_text(states)
-        hint = Message("specs.or_some_of_with_between_them", none=NOTHING_OFFLOADED, names=", ".join(_STATES))
+        hint = Message("specs.joined_names", none=NOTHING_OFFLOADED, names=", ".join(_STATES))
         raise FieldFault(no_value(axis, value), hint)
     try:
         axis_value = _VALUES[axis].validate_python(value)

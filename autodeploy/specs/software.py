@@ -177,7 +177,7 @@ def software_faults(software: SoftwareSpec | None, vendor: str | None) -> list[F
     errors = [_override_fault(path, value) for path, value in software.overrides.items()]
     if vendor is not None and vendor not in stack.vendors:
         names = ", ".join(name for name, each in shipped_stacks().items() if vendor in each.vendors)
-        message = Message("stack.release_does_not_run_on_chips_of", name=stack.name, vendor=vendor)
+        message = Message("stack.release_excludes_vendor", name=stack.name, vendor=vendor)
         errors.append(FieldError("/software/stack", message, Message("common.one_of", names=names)))
     return [error for error in errors if error is not None]
 

@@ -73,7 +73,7 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
 def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
     search, strategy, cards = spec.search, spec.strategy, spec.cluster.num_npus
     if search.target != UNRESTRICTED and not FRAMEWORKS[search.target].post_trains:
-        message = Message("specs.does_not_train_by_reinforcement", target=search.target)
+        message = Message("specs.no_reinforcement_learning", target=search.target)
         yield FieldError(
             "/search/target", message, Message("common.one_of", names=", ".join((*post_trainers(), UNRESTRICTED)))
         )
@@ -119,7 +119,7 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
         )
     trainer = FRAMEWORKS[search.target]
     if not trainer.generates_beside and placement in ("separate", "async"):
-        message = Message("specs.trains_and_generates_on_same_cards", title=trainer.title)
+        message = Message("specs.colocated_only", title=trainer.title)
         yield FieldError("/search/fix/rl.placement", message, "rl.placement: colocated, search.target: verl")
 
 
@@ -130,7 +130,7 @@ def _cards_remain(strategy: RlStrategy, cards: int | None) -> Iterator[FieldErro
 
 
 def _none_trains(path: str, generating: int, cards: int) -> FieldError:
-    message = Message("specs.of_cards_generate_and_none_is_left_to", generating=generating, cards=cards)
+    message = Message("specs.no_trainer_cards", generating=generating, cards=cards)
     return FieldError(path, message, Message("field_fault.less_than", bound=cards))
 
 
@@ -257,7 +257,7 @@ def _told_of_robust(spec: Spec, document: Mapping[str, Any]) -> Spec:
     search = document.get("search")
     if not isinstance(search, Mapping) or "robust" not in search:
         return spec
-    doubt = Message("specs.search_robust_is_read_as_search_risk_which", risk=spec.search.risk)
+    doubt = Message("specs.robust_replaced", risk=spec.search.risk)
     return spec.model_copy(update={"doubts": (*spec.doubts, doubt)})
 
 
@@ -291,7 +291,7 @@ def _contradicting_phases(spec: Spec) -> list[FieldError]:
             errors.append(FieldError(f"/run/phases/{number}/ramp", fault, "start + n x increment = global_batch_size"))
     total = sum(phase.tokens for phase in spec.run.phases)
     if spec.training.tokens is not None and abs(total - spec.training.tokens) > 1e-6 * total:
-        message = Message("specs.phases_train_tokens_training_tokens_says", phases=total, tokens=spec.training.tokens)
+        message = Message("specs.phase_tokens_differ", phases=total, tokens=spec.training.tokens)
         errors.append(FieldError("/run/phases", message, Message("specs.leave_out", names="training.tokens")))
     return errors
 
@@ -305,7 +305,7 @@ def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:
     if isinstance(value, Mapping) and "hf_config" in value:
         if read_hf_model is None:
             raise SpecError(
-                Message("specs.hf_config_cannot_be_read_here"),
+                Message("specs.no_hf_config"),
                 path="/hf_config",
                 hint=Message("importers.write_model_inline"),
             )
@@ -364,7 +364,7 @@ def written_by(version: str) -> Iterator[None]:
         places = sorted({"/" + "/".join(str(part) for part in item["loc"]) for item in error.errors()})
         raise ConflictError(
             Message(
-                "jobs.this_version_cannot_read_what_is_stored",
+                "jobs.unreadable_stored_search",
                 version=ENGINE_VERSION,
                 written_by=version or "-",
                 places=", ".join(places[:MOST_PLACES]),

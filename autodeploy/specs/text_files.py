@@ -149,12 +149,12 @@ def refuse_long_key(key: str, path: str = "") -> None:
         raise SpecError(_KEY, path=path)
 
 
-_KEY = Message("importers.key_has_at_most_characters", bound=f"{MAX_KEY_LENGTH:,}")
+_KEY = Message("importers.key_too_long", bound=f"{MAX_KEY_LENGTH:,}")
 
 
 def _refuse_deep(levels: int, path: str = "") -> None:
     if levels > MAX_DEPTH:
-        raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path=path)
+        raise SpecError(Message("profiles.nested_too_deep", depth=MAX_DEPTH), path=path)
 
 
 def _many(most: int) -> SpecError:
@@ -317,7 +317,7 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(Message("common.is_not_utf_8_text_byte", file=path.name, place=error.start)) from error
+        raise SpecError(Message("common.not_utf8", file=path.name, place=error.start)) from error
 
 
 def load_json(text: str, *, max_values: int = MAX_VALUES, constants: bool = False) -> Any:
@@ -385,5 +385,5 @@ def refuse_framework(document: Mapping[Any, Any]) -> None:
     for name, keys in groups:
         if document.keys() >= set(keys):
             message = Message("importers.configuration_of", framework=name)
-            hint = Message("importers.spec_config_json_launch_script_sh_or_mindformers")
+            hint = Message("importers.importable_files")
             raise UnsupportedError(message, path=f"/{keys[0]}", hint=hint)

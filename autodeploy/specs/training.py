@@ -61,7 +61,7 @@ def as_imbalance(value: Any) -> Any:
         try:
             return _FACTOR.validate_python(value)
         except ValidationError as error:
-            raise FieldFault(fault_of(error.errors()[0])[0], Message("specs.n_1_to_64_or_value_at_ep")) from None
+            raise FieldFault(fault_of(error.errors()[0])[0], Message("specs.imbalance_format")) from None
     if value.value > value.at_ep:
         raise FieldFault(Message("common.exceeds", one=f"{value.value:g}", other=f"at_ep {value.at_ep}"))
     return value
@@ -114,9 +114,7 @@ def _as_batch(value: Any) -> Any:
     try:
         return {"value": _BATCH.validate_python(value, strict=not isinstance(value, float))}
     except ValidationError as error:
-        raise FieldFault(
-            fault_of(error.errors()[0])[0], Message("specs.whole_number_of_sequences_or_value_tolerance_pct")
-        ) from None
+        raise FieldFault(fault_of(error.errors()[0])[0], Message("specs.batch_format")) from None
 
 
 TrainingKind = Literal["pretrain", "sft", "dpo", "rl_post_training"]
@@ -309,7 +307,7 @@ class TrainingSpec(Document):
                 Message("field_fault.at_least", bound=1),
             )
         if not any(share > 0.0 for share in value.values()):
-            raise ValueError(Message("specs.no_length_has_share_above_0"))
+            raise ValueError(Message("specs.no_positive_share"))
         return value
 
     @field_validator("recipe", mode="after")

@@ -97,9 +97,9 @@ def checkpoint_format(
     if not beside:
         formats = joined([each.name for each in fits], "or")
         raise SpecError(
-            Message("stack.saves_no_format_checkpoints_beside_training", release=release.title, format=formats),
+            Message("stack.no_asynchronous_format", release=release.title, format=formats),
             path="/run/checkpoint",
-            hint=Message("stack.synchronous_or_another_search_target_release"),
+            hint=Message("stack.synchronous_or_release"),
         )
     return next((each for each in beside if each.default), beside[0])
 
@@ -122,7 +122,7 @@ def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: boo
     """
     if saved is not None and saved.name == "torch_dist":
         raise SpecError(
-            Message("stack.high_availability_saves_torch_checkpoints_alone"),
+            Message("stack.recovery_checkpoint_format"),
             path="/run/checkpoint_format" if is_format_asked else "/run/checkpoint",
         )
 

@@ -52,9 +52,7 @@ class RegisteredFlag:
             if "$" in value:
                 continue
             if self.choices and value not in self.choices:
-                return Message(
-                    "common.has_no_value_one_of", flag=self.name, value=repr(value), names=", ".join(self.choices)
-                )
+                return Message("common.unknown_value", flag=self.name, value=repr(value), names=", ".join(self.choices))
             if self.type in {INT, FLOAT} and not _is_number(value, self.type):
                 return Message(
                     "common.takes_not",

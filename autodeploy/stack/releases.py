@@ -196,7 +196,7 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
                 else ""
             )
             raise SpecError(
-                fault or Message("stack.release_does_not_run_on_chips_of", name=name, vendor=vendor),
+                fault or Message("stack.release_excludes_vendor", name=name, vendor=vendor),
                 path=_PATH,
                 hint=Message("common.one_of", names=", ".join(names))
                 if names
@@ -208,7 +208,7 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
     for release in sorted(of_framework, key=lambda r: r.vendors is None):
         return release
     raise SpecError(
-        Message("stack.has_no_release_for_chips_of", framework=framework, vendor=vendor),
+        Message("stack.no_release_for_vendor", framework=framework, vendor=vendor),
         path="/search/target",
         hint=Message("common.one_of", names=", ".join((*frameworks_for(framework, vendor), UNRESTRICTED))),
     )

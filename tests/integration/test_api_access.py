@@ -162,7 +162,7 @@ async def test_wrong_keys_of_an_address_are_throttled_and_known_ones_are_not(sql
         found = [await guarded.client.get("/v1/searches", headers=each) for each in wrong]
         assert [answer.status_code for answer in found] == [401] * 5 + [429] * 3
         assert 0 < int(found[-1].headers["retry-after"]) <= 60
-        assert found[-1].json()["key"] == "api.too_many_keys_were_wrong"
+        assert found[-1].json()["key"] == "api.too_many_wrong_keys"
         assert (await guarded.client.get("/v1/searches", headers=guarded.bearer("read"))).status_code == 200
         assert (await guarded.client.get("/livez")).status_code == 200
 

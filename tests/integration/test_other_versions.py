@@ -102,7 +102,7 @@ async def test_what_needs_the_spec_says_that_it_cannot_be_read(sqlite_url, path)
         answer = await client.get(path.format(plan=done.plans[0].plan_id, search=done.search.id))
         assert answer.status_code == 409
         if path.startswith("/v1"):
-            assert answer.json()["key"] == "jobs.this_version_cannot_read_what_is_stored"
+            assert answer.json()["key"] == "jobs.unreadable_stored_search"
 
 
 @pytest.mark.parametrize("change", [*OF_CLUSTERS, in_another_part])

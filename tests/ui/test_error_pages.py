@@ -43,7 +43,7 @@ def test_a_busy_server_says_so_on_a_page(site: Site, monkeypatch: pytest.MonkeyP
     plan_id = site.services.searches.plans(site.stored["good"])[0].plan_id
 
     def refuse(*_args: object, **_kwargs: object) -> None:
-        said = Message("jobs.too_many_predictions_are_asked_for_at_once")
+        said = Message("jobs.too_many_predictions")
         raise OverloadError(said, hint=Message("common.try_again"))
 
     monkeypatch.setattr(site.services.call_pool, "call_of", refuse)

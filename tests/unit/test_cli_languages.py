@@ -151,7 +151,7 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
         num_npus=64,
         plan=plan,
         scaling=(CardCount(num_npus=64, tokens_per_s=1e6, efficiency=1.0, days=11.6),),
-        message=Message("what_if.cards_train_tokens_in_of_days", cards=64, days=11.6, limit=30.0),
+        message=Message("what_if.deadline_met", cards=64, days=11.6, limit=30.0),
         spec={},
         engine_version="1",
     )

@@ -30,7 +30,7 @@ from autodeploy.messages import (
     read_keyed,
     text_of,
 )
-from autodeploy.messages.catalogue import catalogue
+from autodeploy.messages.catalogue import catalogue, is_text, renamed_keys
 from autodeploy.space.rules import load_rules
 from autodeploy.specs.diagnostics import Text, Told
 from autodeploy.stack.features import FEATURES
@@ -259,6 +259,16 @@ def test_a_stored_sentence_whose_key_or_value_is_gone_keeps_its_english() -> Non
         assert in_language(read.said, "zh") == "as it was"
 
 
+def test_a_sentence_stored_under_an_earlier_key_is_read_by_todays() -> None:
+    assert renamed_keys()
+    for old, new in renamed_keys().items():
+        assert is_text("en", new)
+        assert not is_text("en", old)
+    read = read_keyed({"key": "specs.hf_config_cannot_be_read_here", "values": {}}, "worded otherwise")
+    assert read == "worded otherwise"
+    assert in_language(read, "zh") == text_of("zh", "specs.no_hf_config")
+
+
 def test_a_records_text_keeps_its_english() -> None:
     message = Message.of_record("rule.world_divides", "the ranks are {n}", n=8)
     assert message == "the ranks are 8"
@@ -268,7 +278,7 @@ def test_a_records_text_keeps_its_english() -> None:
 
 
 def test_a_document_for_writers_of_plain_text_says_messages_in_english() -> None:
-    message = Message("importers.number_of_ranks_is_open")
+    message = Message("importers.unknown_rank_count")
     found = in_plain_text({"doubts": [message], "nested": {"said": (message, 1)}})
     assert found == {"doubts": [str(message)], "nested": {"said": [str(message), 1]}}
     assert type(found["doubts"][0]) is str

@@ -86,7 +86,7 @@ def test_every_uncertain_number_has_its_chinese(profile: str, model: str) -> Non
     box = uncertainty_set(known, spec_context(spec, known, frozenset({"flash_attention"}), num_npus=256))
     assert [number.name for number in box.numbers if number.meaning == number.name] == []
     said = [text for number in (*box.numbers, *box.of_memory) for text in (number.meaning, number.basis)]
-    said += [Message("ranking.number_at_its_low_end", number=number.meaning) for number in box.numbers]
+    said += [Message("ranking.low_end", number=number.meaning) for number in box.numbers]
     assert [text for text in said if not CHINESE.search(in_language(text, "zh"))] == []
 
 

@@ -49,7 +49,7 @@ class Run:
         """
         if self.made_from is None:
             raise SpecError(
-                Message("ablation.this_figure_is_read_off_step_of_pre"),
+                Message("ablation.pre_training_only"),
                 path="/effects",
             )
         return self.made_from

@@ -265,7 +265,7 @@ def _strategy_of(spec: Spec, should_cancel: Callable[[], bool] | None) -> tuple[
         raise SpecError(
             Message("common.no_plan_fits"),
             path="",
-            hint=Message("ablation.give_strategy_or_see_autodeploy_plan"),
+            hint=Message("ablation.give_strategy"),
         )
     strategy = result.plans[0].strategy
     return strategy, on or features_of(spec, strategy)

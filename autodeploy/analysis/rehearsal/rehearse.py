@@ -107,33 +107,29 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
         where no shape on these cards can be launched, or none fits; with the rule or the memory that says so.
     """
     if nodes not in NODES:
-        raise SpecError(
-            Message("rehearsal.rehearsal_runs_on_1node_2nodes_or_4nodes_not", name=repr(nodes[:40])), path="/rehearse"
-        )
+        raise SpecError(Message("rehearsal.unknown_size", name=repr(nodes[:40])), path="/rehearse")
     spec = spec_of(plan_set.search)
     if plan.strategy.rl is not None:
         raise UnsupportedError(
-            Message("rehearsal.plan_of_post_training_has_no_rehearsal"),
+            Message("rehearsal.no_post_training"),
             path="/rehearse",
         )
     if not says_every_chunk(plan):
-        raise UnsupportedError(
-            Message("rehearsal.plan_does_not_say_layers_of_every_chunk", stages=plan.strategy.pp), path="/rehearse"
-        )
+        raise UnsupportedError(Message("rehearsal.unknown_chunk_layers", stages=plan.strategy.pp), path="/rehearse")
     profile = profile_of(spec.cluster)
     npus = NODES[nodes] * profile.npus_per_node
     if npus >= plan.num_npus_used:
         raise SpecError(
-            Message("rehearsal.nodes_have_cards_plan_runs_on", nodes=NODES[nodes], npus=npus, cards=plan.num_npus_used),
+            Message("rehearsal.as_large_as_plan", nodes=NODES[nodes], npus=npus, cards=plan.num_npus_used),
             path="/rehearse",
-            hint=Message("rehearsal.rehearse_on_fewer_nodes_or_run_plan_itself"),
+            hint=Message("rehearsal.use_fewer_nodes"),
         )
     ranks = npus * profile.devices_per_npu
     options = degrees_of(plan, spec.model, ranks)
     if not options:
         raise UnsupportedError(
             Message(
-                "rehearsal.plan_s_tp_x_cp_and_its_fewest",
+                "rehearsal.degrees_do_not_divide",
                 least=needs_ranks(plan.strategy),
                 ranks=ranks,
                 nodes=NODES[nodes],
@@ -184,12 +180,12 @@ def _first_that_fits(
             least = max(least, fitting.p_fits or 0.0)
     if allowed:
         raise UnsupportedError(
-            Message("rehearsal.no_rehearsal_of_this_plan_fits_on_cards", npus=npus, chance=100 * least),
+            Message("rehearsal.exceeds_memory", npus=npus, chance=100 * least),
             path="/rehearse",
             hint=Message("rehearsal.rehearse_on_more_nodes"),
         )
     raise UnsupportedError(
-        Message("rehearsal.no_rehearsal_of_this_plan_on_cards_can", npus=npus, reason=refused),
+        Message("rehearsal.not_launchable", npus=npus, reason=refused),
         path="/rehearse",
         hint=Message("rehearsal.rehearse_on_more_nodes"),
     )

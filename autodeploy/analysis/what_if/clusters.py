@@ -108,10 +108,10 @@ def side_by_side(answers: Sequence[ClusterAnswer], days: float) -> ClusterCompar
     cheapest = min(in_time)[2] if in_time else None
     best = None if cheapest is None else marked[cheapest].cheapest
     if cheapest is None or best is None:
-        message = Message("what_if.none_of_clusters_meets_days_with_cards_that", days=days)
+        message = Message("what_if.no_cluster_meets_deadline", days=days)
     else:
         message = Message(
-            "what_if.cheapest_in_days_cards_of_days",
+            "what_if.cheapest",
             limit=days,
             cards=best.num_npus,
             cluster=marked[cheapest].offer.title,

@@ -75,7 +75,7 @@ def recommend_with_plans(
     counts = list(card_counts(_node(spec), limit))
     if not counts:
         raise SpecError(
-            Message("what_if.cards_are_less_than_node", count=limit),
+            Message("what_if.below_one_node", count=limit),
             path="/max_npus",
             hint=Message("field_fault.at_least", bound=_node(spec)),
         )
@@ -84,10 +84,10 @@ def recommend_with_plans(
         wanted = factor * (counts[-1] if chosen is None else chosen)
         table.meets(_nearest(counts, wanted))
     if chosen is None:
-        message = Message("what_if.no_more_than_cards_were_looked_at_and", cards=counts[-1], days=days)
+        message = Message("what_if.no_count_meets_deadline", cards=counts[-1], days=days)
     else:
         message = Message(
-            "what_if.cards_train_tokens_in_of_days",
+            "what_if.deadline_met",
             cards=chosen,
             days=table.days_of(chosen, tokens),
             limit=days,

@@ -106,7 +106,7 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
     )
     if total <= cluster.spare_npus:
         raise SpecError(
-            Message("specs.spare_npus_leaves_no_card_of_to_plan", spare=cluster.spare_npus, all=total),
+            Message("specs.no_card_left", spare=cluster.spare_npus, all=total),
             path="/cluster/spare_npus",
         )
     return total - cluster.spare_npus
@@ -206,7 +206,7 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     if experts % columns if file.of_ranks else experts != columns:
         what = "ranks" if file.of_ranks else "experts"
         raise SpecError(
-            Message("evaluation.loads_are_of_model_has_routed_experts", columns=columns, what=what, experts=experts),
+            Message("evaluation.loads_of_other_experts", columns=columns, what=what, experts=experts),
             path=LOAD_FILE_FIELD,
         )
     return replace(loads, series=file.series, of_ranks=file.of_ranks)

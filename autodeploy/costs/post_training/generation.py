@@ -268,10 +268,10 @@ def _place(
     if dies % unit or dies < unit:
         cards = max(1, round(dies / unit)) * unit / devices_per_npu
         raise InfeasibleRlError(
-            Message("post_training.dies_are_no_whole_number_of_replicas_of", dies=dies, unit=unit),
+            Message("post_training.partial_replicas", dies=dies, unit=unit),
             rule="generation_cards",
             path=f"{LAYOUT_PATH}/tp",
-            hint=Message("post_training.cards_or_tp_x_dp_that_divides", cards=ceil(cards), dies=dies),
+            hint=Message("post_training.dividing_degrees", cards=ceil(cards), dies=dies),
         )
     units = dies // unit
     responses = float(ceil(rl.samples / (units * ranks)))
@@ -303,17 +303,15 @@ def _no_room(
     elif case.left_bytes > needed - space:
         hint = Message("post_training.more_states_in_offload")
     elif space > 0.0:
-        hint = Message(
-            "post_training.responses_of_at_most_tokens_with_their_prompt", tokens=floor(longest * space / needed)
-        )
+        hint = Message("post_training.shorter_responses", tokens=floor(longest * space / needed))
     else:
         room = space + generation.weights_bytes
         ranks = layout.tp * 2 ** ceil(log2(generation.weights_bytes / room)) if room > 0.0 else 2 * layout.tp
-        hint = Message("post_training.tp_or_experts_over_as_many_times_more", tp=ranks)
+        hint = Message("post_training.higher_tp_or_ep", tp=ranks)
     if space > 0.0:
         return InfeasibleRlError(
             Message(
-                "post_training.response_of_tokens_needs_gib_of_keys_and",
+                "post_training.response_exceeds_cache",
                 tokens=longest,
                 needed=needed / GIB,
                 left=space / GIB,
@@ -325,7 +323,7 @@ def _no_room(
         )
     return InfeasibleRlError(
         Message(
-            "post_training.weights_of_gib_do_not_fit_on_die",
+            "post_training.weights_exceed_die",
             weights=generation.weights_bytes / GIB,
             left=case.left_bytes / GIB,
         ),

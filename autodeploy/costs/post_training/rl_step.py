@@ -141,7 +141,7 @@ def rl_step(
     if layout.generation_npus is not None:
         if layout.generation_npus >= cards:
             raise InfeasibleRlError(
-                Message("specs.of_cards_generate_and_none_is_left_to", generating=layout.generation_npus, cards=cards),
+                Message("specs.no_trainer_cards", generating=layout.generation_npus, cards=cards),
                 rule="split",
                 path="/strategy/rl/generation_npus",
                 hint=Message("field_fault.less_than", bound=cards),
@@ -164,12 +164,12 @@ def rl_step(
                 Message("post_training.card_cannot_be_split", cards=cards),
                 rule="split",
                 path="/cluster/num_npus",
-                hint=Message("post_training.n_2_cards_or_colocated"),
+                hint=Message("post_training.two_cards_or_colocated"),
             )
         raise why
     said = Note(
         "best_split",
-        Message("post_training.no_split_is_given_best_one_lets_of", generating=best.generation_npus, cards=cards),
+        Message("post_training.best_split", generating=best.generation_npus, cards=cards),
     )
     return replace(best, notes=(*best.notes, said))
 

@@ -47,10 +47,10 @@ class InfeasibleRlError(SpecError):
 def training_too_large(peak_bytes: float, limit_bytes: float) -> InfeasibleRlError:
     """Says that training needs more memory than a die has."""
     return InfeasibleRlError(
-        Message("post_training.training_needs_gib_of_die_s_gib", needed=peak_bytes / GIB, limit=limit_bytes / GIB),
+        Message("post_training.training_exceeds_die", needed=peak_bytes / GIB, limit=limit_bytes / GIB),
         rule="update_memory",
         path="/strategy",
-        hint=Message("post_training.more_recomputation_higher_tp_pp_or_ep_or"),
+        hint=Message("post_training.save_memory"),
     )
 
 

@@ -183,8 +183,8 @@ def _joint_machine(profile: Profile, document: str) -> Machine:
     cluster = ClusterSpec.model_validate_json(document)
     topology = topology_of(profile, cluster, healthy_npus(profile, cluster))
     if topology.leaf_grain:
-        message = Message("post_training.leaf_switches_are_not_modelled_between_trainers_and")
-        hint = Message("post_training.leave_out_cluster_leaf_or_leaf_nodes_and")
+        message = Message("post_training.leaf_switches_unmodelled")
+        hint = Message("post_training.leave_out_leaf")
         raise SpecError(message, path="/cluster/profile" if cluster.leaf is None else "/cluster/leaf", hint=hint)
     return machine_of(profile, device_of(profile, cluster), topology, "bf16")
 
@@ -204,13 +204,13 @@ def _peaks(
         if both > generation.limit_bytes and not beyond_memory:
             raise InfeasibleRlError(
                 Message(
-                    "post_training.hand_over_needs_gib_of_die_s_gib",
+                    "post_training.hand_over_exceeds_die",
                     needed=both / GIB,
                     limit=generation.limit_bytes / GIB,
                 ),
                 rule="hand_over_memory",
                 path="/strategy/rl/offload",
-                hint=Message("post_training.optimizer_and_gradients_in_offload_or_higher_tp"),
+                hint=Message("post_training.offload_or_higher_tp"),
             )
     return {"generation": peak, "update": training}
 
@@ -301,5 +301,5 @@ def counted(rl: RlTraining, step_time_s: float) -> dict[str, float]:
 def _notes(generation: GenerationPart, rl: RlTraining) -> tuple[Note, ...]:
     notes = [Note(kind, text) for kind, text in generation.generator.assumed().items()]
     if rl.response_length.mean_is_assumed:
-        notes.append(Note("mean_absent", Message("post_training.no_mean_response_length_is_given_all_responses")))
+        notes.append(Note("mean_absent", Message("post_training.no_mean_length")))
     return tuple(notes)

@@ -58,7 +58,7 @@ def refuse_beside(applied: Mapping[ChoiceKey, Ints], stage_layers: Ints) -> None
     for key, counts in applied.items():
         if key.name != BY_OPERATOR and compete(key.name, BY_OPERATOR) and np.any(counted + counts > stage_layers):
             raise SpecError(
-                Message("evaluation.by_operator_decides_about_every_operator", name=key.name),
+                Message("evaluation.by_operator_alone", name=key.name),
                 path=PATH,
             )
 
@@ -73,7 +73,7 @@ def refuse_unknown(layout: Layout, classes: StepClasses) -> None:
     """
     if BY_OPERATOR in layout.chosen and not any(BY_OPERATOR in each.cost.choices for each in classes.layers):
         raise UnsupportedError(
-            Message("evaluation.by_operator_is_modelled_of"),
+            Message("evaluation.by_operator_unmodelled"),
             path=PATH,
             hint="granularity=full",
         )
@@ -99,7 +99,7 @@ def candidate_of(
     dp = max(1, world // (tp * pp * cp))
     if possible and strategy.dp is not None and strategy.dp != dp:
         raise SpecError(
-            Message("evaluation.dp_is_not_ranks_over_tp_x_pp", dp=strategy.dp, world=world, rest=dp),
+            Message("evaluation.dp_mismatch", dp=strategy.dp, world=world, rest=dp),
             path="/strategy/dp",
             hint=Message("common.leave_it_out"),
         )
@@ -219,7 +219,7 @@ def chunks_of(strategy: Strategy, *, possible: bool = True) -> int:
         if not possible:
             return strategy.vpp
         raise SpecError(
-            Message("evaluation.schedule_has_chunks_not", schedule=kind.name, count=kind.chunks, vpp=strategy.vpp),
+            Message("evaluation.schedule_chunks", schedule=kind.name, count=kind.chunks, vpp=strategy.vpp),
             path="/strategy/vpp",
             hint=Message("common.leave_it_out"),
         )
@@ -236,13 +236,13 @@ def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
         copies = {tuple(int(per_chunk[place]) for place in places) for places in model_parts(kind, pp, vpp)}
         if any(len(set(sizes)) > 1 for sizes in copies):
             raise SpecError(
-                Message("evaluation.both_devices_that_hold_same_part_of_model"),
+                Message("evaluation.mirrored_devices_differ"),
                 path="/strategy/layers_per_stage",
             )
         total = int(per_chunk.sum()) // parameter_copies(kind)
         if total != sum(counts):
             raise SpecError(
-                Message("evaluation.layers_per_stage_adds_up_to_model_has", total=total, layers=sum(counts)),
+                Message("evaluation.layers_per_stage_sum", total=total, layers=sum(counts)),
                 path="/strategy/layers_per_stage",
             )
     layers = template_layers(counts, pp, vpp, per_chunk, kind)
@@ -393,7 +393,7 @@ def judged_candidate(context: Context, strategy: Strategy) -> Candidates:
         )
     if context.fsdp and kinds.schedule(strategy.schedule).pairs:
         raise SpecError(
-            Message("evaluation.has_no_place_to_gather_sharded_parameters_layer", schedule=strategy.schedule),
+            Message("evaluation.schedule_cannot_gather", schedule=strategy.schedule),
             path="/strategy/fsdp",
             hint=Message("common.one_of", names="1f1b, interleaved"),
         )

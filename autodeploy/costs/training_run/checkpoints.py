@@ -150,26 +150,26 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
     same, alike = _layout(before.plan) == _layout(after.plan), _optimizer(before.plan) == _optimizer(after.plan)
     if not same and loadable.weights != "any":
         if not commands:
-            return "impossible", Message("training_run.format_is_loaded_into_layout_that_it_was"), saved.name, ()
+            return "impossible", Message("training_run.same_layout"), saved.name, ()
         return (
             "weights_converted",
-            Message("training_run.format_is_loaded_into_layout_that_it_was"),
+            Message("training_run.same_layout"),
             saved.name,
             commands,
         )
     if not alike:
         return (
             "weights_resharded",
-            Message("training_run.optimizers_keep_their_states_in_other_formats"),
+            Message("training_run.state_formats_differ"),
             saved.name,
             (),
         )
     if same:
-        return "loaded", Message("training_run.only_number_of_replicas_may_differ"), saved.name, ()
+        return "loaded", Message("training_run.replicas_may_differ"), saved.name, ()
     if loadable.optimizer != "any":
-        reason = Message("training_run.states_of_distributed_optimizer_are_saved_for_layout")
+        reason = Message("training_run.states_bound_to_layout")
         return "weights_resharded", reason, saved.name, ()
-    return "resharded", Message("training_run.format_is_loaded_into_any_layout"), saved.name, ()
+    return "resharded", Message("training_run.any_layout"), saved.name, ()
 
 
 def _shape(spec: Spec) -> dict[str, Any]:

@@ -230,9 +230,7 @@ def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, ow
         same = same and stretch.global_batch == spec.training.global_batch_size.value
         batch = plan.micro_batches * share if same else stretch.global_batch // share * share
         if batch == 0:
-            problem = Message(
-                "training_run.batch_of_is_below_one_micro_batch_for", batch=stretch.global_batch, least=share
-            )
+            problem = Message("training_run.batch_below_replicas", batch=stretch.global_batch, least=share)
             break
         step = Step(plan.step_time_s, plan.peak_memory_gib) if same else step_of(plan, phase.seq_length, batch)
         peak_gib = max(peak_gib, step.peak_memory_gib)
@@ -276,7 +274,7 @@ def _with_totals(
     )
     total_s = float(spent.total_s) + changes_s
     if total_s > ENDLESS_S:
-        last = result.phases[-1].model_copy(update={"problem": Message("training_run.takes_longer_than_30_000_years")})
+        last = result.phases[-1].model_copy(update={"problem": Message("training_run.endless_run")})
         return result.model_copy(update={"phases": (*result.phases[:-1], last)})
     hours = total_s / HOUR_S * num_npus_held
     energy_kwh = None if run.npu_power_w is None else hours * run.npu_power_w / 1e3 * run.power_usage_effectiveness

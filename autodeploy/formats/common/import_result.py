@@ -123,7 +123,7 @@ class ImportResult:
         profile = cluster or own.get("profile")
         if profile is None:
             profiles = ", ".join(list_profiles())
-            hint = Message("importers.cluster_profile_device_grade_num_npus_n_profiles", names=profiles)
+            hint = Message("importers.cluster_options", names=profiles)
             raise SpecError(Message("common.is_required", name="profile"), path="/cluster/profile", hint=hint)
         if cluster is not None and cluster != own.get("profile"):
             own = {key: value for key, value in own.items() if key in {"num_npus", "nodes", "use", "spare_npus"}}
@@ -201,7 +201,7 @@ class ImportResult:
         per_card = load_profile(profile).devices_per_npu
         if self.ranks % per_card:
             raise SpecError(
-                Message("importers.ranks_are_no_whole_number_of_cards_with", ranks=self.ranks, dies=per_card),
+                Message("importers.partial_cards", ranks=self.ranks, dies=per_card),
                 path="/cluster/num_npus",
                 hint="--num-npus N",
             )
@@ -210,7 +210,7 @@ class ImportResult:
 
 def _is_unread(reason: str) -> bool:
     """Whether it says that a value of the script stays unknown."""
-    return isinstance(reason, Message) and reason.key == "importers.is_not_carried_out_its_value_stays_unknown"
+    return isinstance(reason, Message) and reason.key == "importers.not_executed"
 
 
 _MARK = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)

@@ -95,7 +95,7 @@ def _refuse(by: str, place: tuple[int, int, str] | None = None) -> None:
     raise UnsupportedError(
         at_place(not_modelled("Ascend 950", by), place),
         path="/cluster",
-        hint=Message("importers.give_launch_for_a2_or_a3"),
+        hint=Message("importers.give_bf16_launch"),
     )
 
 
@@ -247,7 +247,7 @@ def refused(
     """The error that names what a launch does, and the word of the file that says so."""
     nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
     message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
-    return UnsupportedError(message, path=path, hint=Message("importers.give_launch_of_pre_training_of_all_parameters"))
+    return UnsupportedError(message, path=path, hint=Message("importers.give_full_pre_training"))
 
 
 # A variable of flags, by the names that scripts give them, or all arguments; unset it is no flag's value, and empty.

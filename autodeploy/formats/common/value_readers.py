@@ -67,7 +67,7 @@ class FlagReader:
         sign = text.removeprefix("-")
         if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
             limits = {"value": repr(text[:40]), "least": -MAX_NUMBER, "most": MAX_NUMBER}
-            self.fail(flag, Message("importers.is_not_whole_number_from_to", **limits))
+            self.fail(flag, Message("importers.not_whole_number", **limits))
         return int(text)
 
     def decimal(self, flag: str, field: str) -> float | None:
@@ -92,7 +92,7 @@ class FlagReader:
             name = given.unknown.lstrip("$")
             self.fail(
                 flag,
-                Message("importers.has_no_value_in_script", variable=given.unknown[:60]),
+                Message("importers.no_value_in_script", variable=given.unknown[:60]),
                 Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
             )
         if not given.values:
@@ -122,7 +122,7 @@ class FlagReader:
                 given.at,
             ),
             path="/model",
-            hint=Message("importers.plan_model_of_same_size_without_it"),
+            hint=Message("importers.plan_without_it"),
         )
 
     def ignore(self, flags: Iterable[str], reason: str) -> None:
@@ -159,9 +159,7 @@ class FlagReader:
                     Message("common.line", line=last.line, message=_shown(last)),
                 )
         for variable in self.script.unset:
-            self.log.doubt(
-                "", f"${variable}", Message("importers.is_set_nowhere_in_script_read_as_empty", name=variable)
-            )
+            self.log.doubt("", f"${variable}", Message("importers.unset_variable", name=variable))
         for place, note in self.script.notes:
             self.log.ignore(place, "", note)
         return tuple(kept)
@@ -225,9 +223,7 @@ class KeyReader:
             path = next(path for path in paths if self.raw(path) is not None)
             self.fail(
                 path,
-                Message(
-                    "importers.is_not_whole_number_from_to", value=shown(number), least=least, most=MAX_WHOLE_NUMBER
-                ),
+                Message("importers.not_whole_number", value=shown(number), least=least, most=MAX_WHOLE_NUMBER),
             )
         return number
 

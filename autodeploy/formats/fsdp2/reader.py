@@ -76,7 +76,7 @@ def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, b
         raise UnsupportedError(
             not_modelled("Ascend 950", recipe),
             path="/model/quant_recipe_name",
-            hint=Message("importers.give_launch_for_a2_or_a3"),
+            hint=Message("importers.give_bf16_launch"),
         )
     path = str(reader.raw(PATH) or "").rstrip("/")
     path = "" if "$" in path else path
@@ -85,7 +85,7 @@ def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, b
     guessed = series[0] if series and not preset_named(*exact) else ""
     model = model_of([*exact, guessed], base_dir, reader.log, "/model/model_name_or_path")
     if guessed:
-        reader.log.doubt("/model", guessed, Message("importers.file_names_series_alone_and_has_no_config"))
+        reader.log.doubt("/model", guessed, Message("importers.series_without_config"))
     return model
 
 
@@ -309,7 +309,7 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     if ranks is not None:
         training["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
     else:
-        reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
+        reader.log.doubt(field, "open", Message("importers.unknown_rank_count"))
     precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
     if precision not in ("bf16", "fp16", "fp32"):
         fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))

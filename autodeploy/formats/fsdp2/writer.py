@@ -73,7 +73,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
 def _model(launch: Launch) -> dict[str, Any]:
     model_id = model_id_of(launch.spec.model)
     if model_id is None:
-        launch.arguments.note(Message("exporters.backend_has_no_model_of_its_own_of"))
+        launch.arguments.note(Message("exporters.no_backend_model"))
     return {
         **({"model_id": model_id} if model_id else {}),
         "train_from_scratch": True,
@@ -138,7 +138,7 @@ def _optimization(launch: Launch) -> dict[str, Any]:
     }
     if "chunked_loss" in features:
         if model_id_of(launch.spec.model) in WHOLE_LOSS:
-            launch.arguments.note(Message("exporters.backend_s_model_takes_no_loss_in_chunks"))
+            launch.arguments.note(Message("exporters.no_chunked_loss"))
         else:
             keys["chunk_loss_size"] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
     return keys | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})

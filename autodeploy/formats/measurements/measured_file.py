@@ -129,9 +129,7 @@ def read_step_times(text: str) -> tuple[MeasuredRun, ...]:
     first = next((line.lstrip("\ufeff \t") for line in lines if line.strip()), "")
     rows = list(_json_rows(lines) if first.startswith("{") else table_rows(lines))
     if not rows:
-        raise SpecError(
-            Message("importers.no_measured_row"), hint=Message("importers.title_line_such_as_step_time_s_then")
-        )
+        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.step_times_format"))
     groups: dict[tuple[tuple[str, int], ...], list[TableRow]] = {}
     for row in rows:
         groups.setdefault(_strategy(row), []).append(row)
@@ -236,7 +234,7 @@ def read_training_log(text: str) -> MeasuredRun:
     if not rows:
         raise SpecError(
             Message("common.missing", word=repr(ITERATION_MARK)),
-            hint=Message("importers.log_of_rank_0_or_of_last_rank"),
+            hint=Message("importers.give_rank_log"),
         )
     batch = _last_batch(rows)
     used = [(line, fields) for line, fields in rows if _batch(line, fields) == batch]

@@ -75,7 +75,7 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
             raise bad_line(
                 line,
                 Message("field_fault.at_most_entries", bound=f"{MAX_KERNELS:,}"),
-                hint=Message("importers.profile_one_or_two_steps"),
+                hint=Message("importers.few_profiled_steps"),
             )
         yield TableRow(line, dict(zip(titles, cells, strict=True)))
     if titles is None:
@@ -428,7 +428,7 @@ def read_communication(text: str) -> ExchangeTimes:
     if len(text) > MAX_TEXT:
         raise SpecError(
             Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"),
-            hint=Message("importers.profile_one_or_two_steps"),
+            hint=Message("importers.few_profiled_steps"),
         )
     try:
         return _read_groups(load_json(text, max_values=MAX_VALUES))

@@ -227,7 +227,7 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
     for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--moe-alltoall-overlap-comm"):
         if overlapped and arguments.has(flag):
             arguments.drop(flag)
-            arguments.note(Message("exporters.refused_with_moe_fb_overlap", flag=flag))
+            arguments.note(Message("exporters.overlap_excludes_flag", flag=flag))
     if arguments.has("--moe-alltoall-overlap-comm"):
         if strategy.moe_dispatcher == "allgather":
             arguments.drop("--moe-alltoall-overlap-comm")
@@ -244,4 +244,4 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
     if arguments.has(EXPERT_FUSION) and arguments.has(NO_FUSION):
         arguments.drop(EXPERT_FUSION)
     if overlapped and (arguments.has("--moe-tp-extend-ep") or strategy.moe_dispatcher in {"hierarchical", "allgather"}):
-        arguments.note(Message("exporters.public_mindspeed_refuses_moe_fb_overlap_with_this"))
+        arguments.note(Message("exporters.overlap_excludes_dispatcher"))

@@ -47,7 +47,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     per_node = min(ranks, profile.ranks_per_node)
     if ranks % per_node:
         raise UnsupportedError(
-            Message("common.ranks_are_no_whole_number_of_nodes_of", ranks=ranks, size=per_node),
+            Message("common.partial_nodes", ranks=ranks, size=per_node),
             path="/cluster/num_npus",
         )
     name = f"autodeploy-{plan.plan_id.replace('_', '-')}"

@@ -107,7 +107,7 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
     begins = 0
     for layers in placed.in_order:
         if begins < model.num_hidden_layers and model.shares_index(begins):
-            message = Message("exporters.stage_begins_with_layer_which_takes_keys_that", layer=begins + 1)
+            message = Message("exporters.stage_needs_earlier_keys", layer=begins + 1)
             nearest = ",".join(map(str, sizes_from(model.index_starts, placed.in_order)))
             hint = Message("common.such_as", example=f"layers_per_stage {nearest}")
             raise UnsupportedError(message, path="/strategy/layers_per_stage", hint=hint)

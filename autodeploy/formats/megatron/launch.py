@@ -62,7 +62,7 @@ def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:
     if saved.sharded:
         arguments.add(OUTPUT, "--ckpt-format", saved.name)  # Megatron-LM takes no other
         if beside:
-            key = "stack.saves_no_format_checkpoints_beside_training"
+            key = "stack.no_asynchronous_format"
             arguments.note(Message(key, release=arguments.release.title, format=saved.name))
         return
     if arguments.knows("--ckpt-format"):
@@ -96,9 +96,7 @@ def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
     """Says it where a plan was searched for another framework: what this one lacks changes its time and memory."""
     searched = spec.search.target
     if searched not in {UNRESTRICTED, arguments.target}:
-        arguments.note(
-            Message("exporters.plan_was_searched_for_without_what_lacks_it", searched=searched, target=arguments.target)
-        )
+        arguments.note(Message("exporters.other_target", searched=searched, target=arguments.target))
 
 
 def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
@@ -143,7 +141,7 @@ def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
         arguments.add("GPT_ARGS", "--post-norm")
     elif spec.model.norm_layout == "sandwich":
         arguments.unsaid.append("norm_layout")
-        arguments.note(Message("exporters.model_s_code_has_to_say", what="norm_layout sandwich"))
+        arguments.note(Message("exporters.set_in_model_code", what="norm_layout sandwich"))
     return Launch(spec, plan, arguments, variables, _ranks(strategy, plan))
 
 

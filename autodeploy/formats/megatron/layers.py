@@ -171,11 +171,11 @@ def _ends(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> Ch
     flag = f"--decoder-{'last' if first is None else 'first'}-pipeline-num-layers"
     middle, rest = pp - (first is not None) - (last is not None), layers - (first or 0) - (last or 0)
     if middle < 0 or rest < 0 or rest % max(middle, 1) or (rest and not middle):
-        reader.fail(flag, Message("importers.layers_cannot_be_spread_over_chunks", layers=rest, count=max(0, middle)))
+        reader.fail(flag, Message("importers.uneven_layers", layers=rest, count=max(0, middle)))
     start, end = ([] if n is None else [n] for n in (first, last))
     stages = [*start, *([rest // max(middle, 1)] * middle), *end]
     if uneven := [stage for stage in stages if stage % chunks_per_stage]:
-        spread = Message("importers.layers_cannot_be_spread_over_chunks", layers=uneven[0], count=chunks_per_stage)
+        spread = Message("importers.uneven_layers", layers=uneven[0], count=chunks_per_stage)
         reader.fail(flag, spread)
     return [stage // chunks_per_stage for stage in stages] * chunks_per_stage
 

@@ -235,7 +235,7 @@ def _add_attention_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
     if overlapped and _swaps_latent_attention(arguments, strategy):
         arguments.add("SWAP_ARGS", "--mla-swap-core-attn-out")
     elif overlapped:
-        arguments.note(Message("exporters.refused_with_moe_fb_overlap", flag="--swap-attention"))
+        arguments.note(Message("exporters.overlap_excludes_flag", flag="--swap-attention"))
     else:
         arguments.add("SWAP_ARGS", "--swap-attention")
 

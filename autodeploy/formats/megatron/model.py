@@ -287,7 +287,7 @@ def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
             arguments.add("GPT_ARGS", "--geglu")
         else:
             arguments.unsaid.append("hidden_act")
-            arguments.note(Message("exporters.model_s_code_has_to_say", what="hidden_act geglu"))
+            arguments.note(Message("exporters.set_in_model_code", what="hidden_act geglu"))
 
 
 def _add_sizes(arguments: LaunchArguments, model: ModelSpec, kind: AttentionKind) -> None:
@@ -307,12 +307,12 @@ def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
     windows = [model.attention_window(layer) is not None for layer in range(model.num_hidden_layers)]
     alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]
     if not (all(windows) or alternating):
-        arguments.note(Message("exporters.model_s_code_has_to_say", what="layer_types"))
+        arguments.note(Message("exporters.set_in_model_code", what="layer_types"))
     if arguments.knows("--sliding-window"):
         arguments.add("GPT_ARGS", "--interleave-sliding-window" if alternating else "--sliding-window", window)
         return
     if not arguments.knows("--window-size"):
-        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"sliding_window {window}"))
+        arguments.note(Message("exporters.set_in_model_code", what=f"sliding_window {window}"))
         return
     arguments.add("GPT_ARGS", "--window-size", f"{window - 1},0")
     if alternating:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # What readers of post-training launches share.
 _MARK = re.compile(r"\brl_(prompt_mean|response_mean|response_cv|prompt_correlation|token_count)=([\w.+-]{1,40})")
 _HOLE = re.compile(r"\$\{([\w.]+)\}")
-NO_MEAN = Message("importers.file_says_longest_responses_alone_all_are_taken")
+NO_MEAN = Message("importers.longest_response_only")
 SAME_SHAPE = {"deepseekr1": "deepseekv3"}
 # Words of a name that leave its model's shape alone.
 _TUNED = re.compile("instruct|base|thinking|chat|hf|bf16|zero|math|coder")
@@ -191,7 +191,7 @@ def whole_updates(prompts: int, mini_batch: int, log: DiagnosticsLog, place: str
 
 
 DAPO_CLIP = (0.2, 0.28)  # arXiv 2503.14476, section 3.1
-DAPO_DROPS = Message("exporters.dapo_drops_prompts_whose_answers_are_all_alike")
+DAPO_DROPS = Message("exporters.dapo_dropped_prompts")
 MISSING = "???"  # what Hydra asks for before it starts
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 
@@ -293,7 +293,7 @@ def key_fault(keys: dict[str, RegisteredFlag], name: str, value: Any) -> str | N
             return Message("common.takes_not", name=name, kind=registered.type, value=repr(each))
         if registered.choices and str(each) not in registered.choices:
             return Message(
-                "common.has_no_value_one_of", flag=name, value=repr(str(each)), names=", ".join(registered.choices)
+                "common.unknown_value", flag=name, value=repr(str(each)), names=", ".join(registered.choices)
             )
     return None
 

@@ -10,7 +10,7 @@ from autodeploy.specs.recipe import LoadBalancing, RopeType, ScoringFunction
 if TYPE_CHECKING:
     from autodeploy.formats.common.value_readers import FlagReader
 
-NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
+NOT_CARRIED = Message("importers.not_carried_over")
 DEFAULT = Message("importers.default_of", framework="Megatron")
 
 NUMBERS: dict[str, tuple[str, ...]] = {

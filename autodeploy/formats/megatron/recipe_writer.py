@@ -84,7 +84,7 @@ def _add_known(arguments: LaunchArguments, block: str, flag: str, *values: str |
     if arguments.knows(flag, *map(str, values)):
         arguments.add(block, flag, *values)
         return True
-    arguments.note(Message("exporters.model_s_code_has_to_say", what=" ".join((flag, *map(str, values)))))
+    arguments.note(Message("exporters.set_in_model_code", what=" ".join((flag, *map(str, values)))))
     return False
 
 
@@ -103,7 +103,7 @@ def _add_positions(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe)
     else:
         arguments.add(GPT, "--rotary-base", round(recipe.rope_theta))
         if not recipe.rope_theta.is_integer():
-            arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_theta {recipe.rope_theta}"))
+            arguments.note(Message("exporters.set_in_model_code", what=f"rope_theta {recipe.rope_theta}"))
     partial = recipe.partial_rotary_factor not in {None, 1.0} and not model.attention.own_positions
     if partial:
         _add_number(arguments, GPT, "--rotary-percent", recipe.partial_rotary_factor)
@@ -132,7 +132,7 @@ def _add_scaling(arguments: LaunchArguments, model: ModelSpec, scaling: RopeScal
     elif kind == "dynamic" and arguments.knows("--dynamic-factor"):
         arguments.add(ROPE, "--dynamic-factor", as_number(factor))
     else:
-        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_type {kind}"))
+        arguments.note(Message("exporters.set_in_model_code", what=f"rope_type {kind}"))
 
 
 def _add_named_scaling(arguments: LaunchArguments, scaling: RopeScaling) -> None:
@@ -183,7 +183,7 @@ def _note_fixed(arguments: LaunchArguments, scaling: RopeScaling, fixed: dict[st
     for name, value in fixed.items():
         told = getattr(scaling, name)
         if told is not None and told != value:
-            arguments.note(Message("exporters.model_s_code_has_to_say", what=f"{name} {as_number(told)}"))
+            arguments.note(Message("exporters.set_in_model_code", what=f"{name} {as_number(told)}"))
 
 
 # -- biases --------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def _add_biases(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe) ->
     everywhere = bool(model.learned_position_embeddings) if recipe.mlp_bias is None else recipe.mlp_bias
     if everywhere:
         if recipe.attention_bias is False:
-            arguments.note(Message("exporters.model_s_code_has_to_say", what="attention_bias: false"))
+            arguments.note(Message("exporters.set_in_model_code", what="attention_bias: false"))
         return
     arguments.add(GPT, "--disable-bias-linear")
     if recipe.attention_bias:
@@ -241,7 +241,7 @@ def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
     flags = [flag for flag in FORCED_ROUTING if arguments.knows(flag)]
     if flags and ep > 1:  # MindSpeed refuses it without an exchange: moe_fix_router.py
         arguments.add(EXPERTS, flags[0])
-        arguments.note(Message("exporters.deals_tokens_evenly_for_measuring_speed_not_for", flag=flags[0]))
+        arguments.note(Message("exporters.even_routing", flag=flags[0]))
     elif ep > 1:
         arguments.note(Message("exporters.cannot_force_even_routing", framework=arguments.release.title))
 
@@ -252,7 +252,7 @@ def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str |
     if recipe.router_balancing is not None:
         if arguments.knows(flag, recipe.router_balancing):
             return recipe.router_balancing
-        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"{flag} {recipe.router_balancing}"))
+        arguments.note(Message("exporters.set_in_model_code", what=f"{flag} {recipe.router_balancing}"))
     if recipe.topk_method == "group_limited_greedy" and arguments.knows(flag, "group_limited_greedy"):
         # Its validator: mindspeed_llm/features_manager/moe/moe_router.py.
         fits = model.topk_group is not None and model.topk_group < ep and model.capacity_factor is None
@@ -280,9 +280,7 @@ def _add_normalisation(arguments: LaunchArguments, model: ModelSpec, balancing: 
         if arguments.knows("--norm-topk-prob") and not undone:
             arguments.add(EXPERTS, "--norm-topk-prob")
     elif recipe.norm_topk_prob is False and not softmax and (model.num_experts_per_tok or 1) > 1:
-        arguments.note(
-            Message("exporters.model_s_code_has_to_say", what=f"norm_topk_prob: false ({recipe.scoring_func})")
-        )
+        arguments.note(Message("exporters.set_in_model_code", what=f"norm_topk_prob: false ({recipe.scoring_func})"))
     if softmax and not before and (recipe.norm_topk_prob is False or model.num_experts_per_tok == 1):
         arguments.add(EXPERTS, "--moe-router-pre-softmax")
 
@@ -292,9 +290,9 @@ def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | 
     if groups is None or reach is None or groups == 1:
         return
     if reach == groups:
-        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"n_group {groups}"))
+        arguments.note(Message("exporters.set_in_model_code", what=f"n_group {groups}"))
     elif model.recipe_or_default.topk_method == "group_limited_greedy" and balancing != "group_limited_greedy":
-        arguments.note(Message("exporters.model_s_code_has_to_say", what="topk_method: group_limited_greedy"))
+        arguments.note(Message("exporters.set_in_model_code", what="topk_method: group_limited_greedy"))
 
 
 # -- the training --------------------------------------------------------------------------------------------

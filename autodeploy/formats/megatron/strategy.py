@@ -163,7 +163,7 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
         if moves_dense_layers(placed, _counted_dense(arguments, spec)):
             _note_dense(arguments, spec)
         if _divides_by_a_chunk(arguments, strategy, placed):
-            arguments.note(Message("exporters.mindspeed_cannot_recompute_norms_and_activations_where_layout"))
+            arguments.note(Message("exporters.recompute_excludes_layout"))
     if _dense_fill_a_stage(arguments, spec, strategy):
         _note_dense(arguments, spec)
     return layers
@@ -333,7 +333,7 @@ def _degree(reader: FlagReader, flag: str, name: str) -> int:
         reader.log.default(f"/strategy/{name}", 1, Message("importers.default_of", framework="Megatron"))
         return 1
     if not 1 <= degree <= MAX_DEGREE:
-        reader.fail(flag, Message("importers.is_not_whole_number_from_to", least=1, value=degree, most=MAX_DEGREE))
+        reader.fail(flag, Message("importers.not_whole_number", least=1, value=degree, most=MAX_DEGREE))
     return degree
 
 
@@ -446,7 +446,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
     if layers is None or not 1 <= layers <= 4096:
         flag = "--num-layers"
         if layers is not None:
-            reader.fail(flag, Message("importers.is_not_whole_number_from_to", value=layers, least=1, most=4096))
+            reader.fail(flag, Message("importers.not_whole_number", value=layers, least=1, most=4096))
         raise SpecError(Message("common.is_required", name="--num-layers"), path="/model/num_hidden_layers")
     dual = reader.text("--schedules-method", "/strategy/schedule") == "dualpipev"
     ends = counted_ends(reader)
@@ -454,7 +454,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
     real, chunks = read_chunks(reader, pp, layers, chunks_per_stage, ends)
     if chunks is not None and sum(chunks) != real:
         place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
-        reader.fail(place, Message("importers.it_places_layers_model_has", placed=sum(chunks), layers=real))
+        reader.fail(place, Message("importers.placed_layers_differ", placed=sum(chunks), layers=real))
     if chunks is not None and not dual:
         if len(chunks) % pp:
             place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
@@ -494,7 +494,7 @@ def _virtual_stages(reader: FlagReader, pp: int, layers: int) -> int:
         if not 1 <= count <= layers:
             reader.fail(
                 "--num-virtual-stages-per-pipeline-rank",
-                Message("importers.is_not_whole_number_from_to", value=count, least=1, most=layers),
+                Message("importers.not_whole_number", value=count, least=1, most=layers),
             )
         return count
     if each is None or pp == 1:

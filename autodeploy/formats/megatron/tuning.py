@@ -118,9 +118,9 @@ def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
         add(_BLOCK, "--is-pairwise-dataset")
         add(_BLOCK, "--dpo-beta", loss.beta)
         add(_BLOCK, "--dpo-loss-type", loss.loss)
-        arguments.note(Message("exporters.reference_model_is_that_of_load_unless_ref"))
+        arguments.note(Message("exporters.reference_model_default"))
     add(_BLOCK, "--prompt-type", "default")
-    arguments.note(Message("exporters.prompt_type_that_of_your_chat_template"))
+    arguments.note(Message("exporters.prompt_type"))
     if training.sequence_length_histogram is not None:
         add(_BLOCK, "--reset-attention-mask")
         add(_BLOCK, "--neat-pack")

@@ -153,10 +153,10 @@ def _schedule(reader: KeyReader, strategy: dict[str, Any], layers: int) -> list[
             path,
             "/strategy/schedule",
             scheduler,
-            Message("specs.is_not_modelled_read_as_nearest", name=scheduler, word="1f1b"),
+            Message("specs.read_as_nearest", name=scheduler, word="1f1b"),
         )
     if dual:
-        nearest = Message("specs.is_not_modelled_read_as_nearest", name=scheduler, word="dualpipev")
+        nearest = Message("specs.read_as_nearest", name=scheduler, word="dualpipev")
         reader.log.default("/strategy/schedule", "dualpipev", nearest)
     chunks = _chunks(reader, layers, pp, turns)
     strategy["vpp"] = 1 if dual else turns
@@ -175,7 +175,7 @@ def _chunks(reader: KeyReader, layers: int, pp: int, turns: int) -> list[list[in
         if rest:
             reader.fail(
                 OFFSET,
-                Message("importers.layers_cannot_be_spread_over_chunks", layers=layers, count=pp * turns),
+                Message("importers.uneven_layers", layers=layers, count=pp * turns),
                 "offset=[1,0,...,0]",
             )
         return [[average] * pp for _ in range(turns)]
@@ -190,7 +190,7 @@ def _chunks(reader: KeyReader, layers: int, pp: int, turns: int) -> list[list[in
         if extra == (reader.raw(f"{CONFIG}.mtp_depth") or 0) and chunks[-1][-1] >= extra:
             chunks[-1][-1] -= extra  # older models count multi-token prediction among the layers
         else:
-            reader.fail(OFFSET, Message("importers.it_places_layers_model_has", placed=total, layers=layers))
+            reader.fail(OFFSET, Message("importers.placed_layers_differ", placed=total, layers=layers))
     if min(map(min, chunks)) < 0:
         reader.fail(OFFSET, Message("field_fault.is_too_small", value=min(map(min, chunks))))
     return chunks
@@ -213,7 +213,7 @@ def _per_stage(reader: KeyReader, path: str, chunks: list[list[int]]) -> list[in
     bad = [value for row in rows for value in row if not (isinstance(value, int) and 0 <= value <= MAX_LAYERS)]
     if bad:
         limits = {"value": repr(bad[0])[:40], "least": 0, "most": MAX_LAYERS}
-        reader.fail(path, Message("importers.is_not_whole_number_from_to", **limits))
+        reader.fail(path, Message("importers.not_whole_number", **limits))
     total = [sum(int(row[stage]) for row in rows) for stage in range(pp)]
     return [min(count, most) for count, most in zip(total, stages, strict=True)]
 

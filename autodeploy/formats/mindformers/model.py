@@ -59,7 +59,7 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
         number = reader.number(f"/model/{field}", *paths(names), least=1)
         if number is None:
             reader.raw("pretrained_model_dir")
-            hint = Message("importers.keys_of_config_json_beside_pretrained")
+            hint = Message("importers.add_config_keys")
 
             reader.fail(f"{CONFIG}.{names[0]}", Message("common.is_required", name=names[0]), hint)
         model[field] = number
@@ -220,7 +220,7 @@ def model_config(launch: Launch) -> dict[str, Any]:
     config |= recipe_keys(launch) | _switches(launch)
     for name in ("sliding_window", "mlp_only_layers"):
         if getattr(model, name):
-            launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=name))
+            launch.arguments.note(Message("exporters.set_in_model_code", what=name))
     return config
 
 
@@ -300,7 +300,7 @@ SWITCHES: dict[str, tuple[str, ...]] = {
     "rope_interleave": ("rotary_interleaved",),
 }
 YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
+NOT_CARRIED = Message("importers.not_carried_over")
 
 
 def read_recipe(reader: KeyReader, *, has_experts: bool) -> dict[str, Any]:
@@ -419,7 +419,7 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
     if recipe.topk_method == GREEDY_GROUPS:
         lost.append(f"topk_method {GREEDY_GROUPS}")
     if lost:
-        note(Message("exporters.model_s_code_has_to_say", what=", ".join(lost)))
+        note(Message("exporters.set_in_model_code", what=", ".join(lost)))
     silent = untold(model) + ([] if recipe.rope_theta else ["rope_theta"])
     if silent:
         note(Message("exporters.not_given", field="model.recipe", names=", ".join(silent)))
@@ -438,7 +438,7 @@ def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
     if scaling is None:
         return keys
     if scaling.rope_type != "yarn" or not model.attention.own_positions:
-        launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_type {scaling.rope_type}"))
+        launch.arguments.note(Message("exporters.set_in_model_code", what=f"rope_type {scaling.rope_type}"))
         return keys
     return keys | _yarn(scaling)
 

@@ -113,7 +113,7 @@ class _Parser:
         token = self.tokens.pop(0)
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise ExpressionError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+            raise ExpressionError(Message("profiles.nested_too_deep", depth=MAX_DEPTH))
         try:
             if token in {"-", "+", "!"}:
                 value = self.operand()

@@ -144,7 +144,7 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
     followed = follower.followed
     refused = {(source.place(offset)[::2], text[:60]): offset for offset, text in reversed(variables.refused)}
     for (_, text), offset in refused.items():  # of one line once
-        followed.notes.append((offset, Message("importers.is_not_carried_out_its_value_stays_unknown", text=text)))
+        followed.notes.append((offset, Message("importers.not_executed", text=text)))
     followed.notes = sorted(set(followed.notes))
     return followed
 
@@ -231,9 +231,7 @@ class _Follower:
     def _command(self, command: Command) -> bool | None:
         self._count += 1
         if self._count > MAX_COMMANDS:
-            raise self.followed.source.error(
-                command.offset, Message("importers.script_follows_more_than_commands", count=MAX_COMMANDS)
-            )
+            raise self.followed.source.error(command.offset, Message("importers.too_many_commands", count=MAX_COMMANDS))
         if command.arithmetic is not None:
             if self._assign_number(command.arithmetic, command.offset):
                 return None
@@ -372,7 +370,7 @@ class _Follower:
     def _nested(self, statements: Sequence[Statement], offset: int) -> bool | None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self.followed.source.error(offset, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+            raise self.followed.source.error(offset, Message("profiles.nested_too_deep", depth=MAX_DEPTH))
         status = self.run(statements)
         self._depth -= 1
         return status

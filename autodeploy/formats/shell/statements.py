@@ -183,7 +183,7 @@ class WordReader:
         self.position = match.end()
         self._texts += 1
         if self._texts > MAX_DEPTH:
-            raise self.error(match.start(), Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+            raise self.error(match.start(), Message("profiles.nested_too_deep", depth=MAX_DEPTH))
         # Line ends at the end go, as of every substitution.
         limit = self.position + len(self.text[self.position : end.start()].rstrip("\r\n"))
         parts: list[Part] = []
@@ -255,7 +255,7 @@ class WordReader:
         start = self.position
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self.error(start, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+            raise self.error(start, Message("profiles.nested_too_deep", depth=MAX_DEPTH))
         try:
             if match := _BRACED.match(self.text, start):
                 counts, name, _, index, operator = match.groups()
@@ -332,7 +332,7 @@ class StatementReader(WordReader):
         self._level += 1
         start, statements = self.position, list[Statement]()
         if self._level > MAX_DEPTH:
-            raise self.error(start, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+            raise self.error(start, Message("profiles.nested_too_deep", depth=MAX_DEPTH))
         link: Link = ""
         while True:
             link = self._separators(link)

@@ -84,9 +84,7 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
         )
     vpp = len(counts) // stages
     if (vpp == 1) != (schedule == "1f1b"):
-        raise SpecError(
-            Message("importers.schedule_does_not_run_parts", name=name, count=vpp), path=_pointer("schedule")
-        )
+        raise SpecError(Message("importers.schedule_part_count", name=name, count=vpp), path=_pointer("schedule"))
     placed = [[counts[chunk * stages + stage] for chunk in range(vpp)] for stage in range(stages)]
     return {"pp": stages, "vpp": vpp, "schedule": schedule, "layers_per_stage": placed}
 
@@ -372,7 +370,7 @@ def _refuse_formats(reader: KeyReader) -> None:
             raise UnsupportedError(
                 not_modelled("Ascend 950", str(each)[:40]),
                 path="/model/converters",
-                hint=Message("importers.give_launch_for_a2_or_a3"),
+                hint=Message("importers.give_bf16_launch"),
             )
 
 
@@ -410,10 +408,10 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         batch = local * replicas
         reader.log.default(field, batch, Message("importers.follows_from", what="local_batch_size x dp"))
     elif strategy.get("pp", 1) > 1 and batch is not None and replicas and batch > local * replicas:
-        reason = Message("importers.pipeline_fills_once_for_every_local_batch")
+        reason = Message("importers.pipeline_fills_per_batch")
         reader.log.unmodelled("/training/global_batch_size", batch, reason)
     elif batch is None:
-        reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
+        reader.log.doubt(field, "open", Message("importers.unknown_rank_count"))
     training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
     training |= {} if batch is None else {"global_batch_size": batch}
     for key in ("training.mixed_precision_param", "training.dtype"):

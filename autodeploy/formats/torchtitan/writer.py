@@ -73,7 +73,7 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
         training["steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
     if spec.model.sparse_attention is not None:
         # Its README: 146 tokens/s a card at 4,096 tokens, where DeepSeek-V3 has 546.
-        launch.arguments.note(Message("exporters.published_runs_of_this_model_take_several_times"))
+        launch.arguments.note(Message("exporters.unfused_sparse_attention"))
     if model.predicts:
         training["num_mtp_modules"] = spec.model.num_nextn_predict_layers
     launch.arguments.note(Message("exporters.not_given", names="lr", field="--optimizer.lr"))
@@ -136,7 +136,7 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
         some = sum(counts["by_operator"])
         if some < layers:
             launch.arguments.note(
-                Message("exporters.plan_recomputes_layers_of_file", count=some, layers=layers, others=layers)
+                Message("exporters.recomputed_layers_differ", count=some, layers=layers, others=layers)
             )
         return {"mode": "selective", "selective_ac_option": "op"}
     for name in counts.keys() - {"full"}:
@@ -150,12 +150,12 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
     if every < 2:
         if whole < layers:
             launch.arguments.note(
-                Message("exporters.plan_recomputes_layers_of_file", count=whole, layers=layers, others=layers)
+                Message("exporters.recomputed_layers_differ", count=whole, layers=layers, others=layers)
             )
         return {"mode": "full"}
     if layers // every != whole:
         launch.arguments.note(
-            Message("exporters.plan_recomputes_layers_of_file", count=whole, layers=layers, others=layers // every)
+            Message("exporters.recomputed_layers_differ", count=whole, layers=layers, others=layers // every)
         )
     return {"mode": "selective", "selective_ac_option": str(every)}
 

@@ -86,7 +86,7 @@ class OverrideReader:
             name = flag.unknown.strip("${}")
             self.fail(
                 key,
-                Message("importers.has_no_value_in_script", variable=flag.unknown[:60]),
+                Message("importers.no_value_in_script", variable=flag.unknown[:60]),
                 Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
             )
         self.log.take(flag.place, field, value)
@@ -105,7 +105,7 @@ class OverrideReader:
             return None
         if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= MAX_NUMBER:
             limits = {"value": repr(text[:40]), "least": least, "most": MAX_NUMBER}
-            self.fail(key, Message("importers.is_not_whole_number_from_to", **limits))
+            self.fail(key, Message("importers.not_whole_number", **limits))
         return int(text)
 
     def whole(self, key: str, field: str, default: int, least: int = 1) -> int:
@@ -130,7 +130,7 @@ class OverrideReader:
         if text is None:
             return default
         if text.lower() not in _TRUTH:
-            self.fail(key, Message("field_fault.is_neither_true_nor_false", value=repr(text[:40])))
+            self.fail(key, Message("field_fault.not_boolean", value=repr(text[:40])))
         return _TRUTH[text.lower()]
 
     def fail(self, key: str, message: str, hint: str = "") -> NoReturn:

@@ -293,7 +293,7 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     add_features(arguments, spec, strategy.model_copy(update={"features": own}))
     overrides.arrays[array].update(handed_on(arguments))
     if spec.model.num_nextn_predict_layers:
-        arguments.note(Message("exporters.verl_trains_without_multi_token_prediction_unless_actor"))
+        arguments.note(Message("exporters.verl_mtp_off"))
 
 
 def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
@@ -344,7 +344,7 @@ def _add_rollout(overrides: Overrides, launch: RlLaunch) -> None:
     if not colocated and launch.vendor == "huawei":
         overrides.add(array, f"{ROLLOUT}.checkpoint_engine", backend="hccl")
     if generation.precision in {"int8", "w8a8"}:
-        launch.arguments.note(Message("exporters.quantization_ascend_takes_weights_that_msmodelslim_has_quantised"))
+        launch.arguments.note(Message("exporters.quantised_weights"))
 
 
 def _add_other_models(overrides: Overrides, launch: RlLaunch) -> None:
@@ -370,7 +370,7 @@ def _add_other_models(overrides: Overrides, launch: RlLaunch) -> None:
         engine = ENGINES[launch.layout.generation.engine]
         overrides.add("REWARD_ARGS", "reward.reward_model", enable=True, model_path="${REWARD_MODEL_PATH}")
         overrides.add("REWARD_ARGS", "reward.reward_model.rollout", name=engine, tensor_model_parallel_size=facts.tp)
-        launch.arguments.note(Message("exporters.verl_serves_reward_model_with_engine_of_generation"))
+        launch.arguments.note(Message("exporters.reward_model_engine"))
 
 
 def _add_trainer(overrides: Overrides, launch: RlLaunch) -> None:

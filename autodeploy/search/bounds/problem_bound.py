@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats, Ints
 
 
-RELAXATION: Final = Message("solver.each_stage_alone_with_its_cheapest_layers_its")
+RELAXATION: Final = Message("solver.stage_bound")
 
 
 def relax_bound(problem: InnerProblem) -> float:

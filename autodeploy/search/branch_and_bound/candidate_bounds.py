@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RELAXATIONS = (
-    Message("solver.sweep_s_closed_form_work_and_memory_shared"),
-    Message("solver.every_stage_alone_with_memory_it_must_save"),
-    Message("solver.layers_in_fractions_under_paths_of_schedule_with"),
+    Message("solver.sweep_bound"),
+    Message("solver.saving_bound"),
+    Message("solver.fractional_bound"),
     Message("solver.candidate_s_own_problem"),
 )
 """What a bound can rest on, in the order in which it is raised."""

@@ -238,11 +238,9 @@ def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal
         total += most
         if cells > MOST_CELLS or most > MOST_CANDIDATES or total > MOST_CANDIDATES_IN_ALL:
             raise SpecError(
-                Message(
-                    "solver.up_to_strategies_to_look_at_at_most", count=max(cells, most, total), most=MOST_CANDIDATES
-                ),
+                Message("solver.too_many_strategies", count=max(cells, most, total), most=MOST_CANDIDATES),
                 path="/search/allow" if spec.search.allow else "/search/fix",
-                hint=Message("solver.fix_allow_or_switch_off"),
+                hint=Message("solver.restrict_axes"),
             )
 
 

@@ -154,7 +154,7 @@ class LegalityModel:
         """Every combination of the values of a few axes [rows, names]."""
         sizes = [len(self.domains[name]) for name in names]
         if int(np.prod(sizes, dtype=np.int64)) > MOST_ROWS:
-            raise ValueError(Message("solver.rule_has_too_many_combinations", names=", ".join(names)))
+            raise ValueError(Message("solver.rule_too_wide", names=", ".join(names)))
         grid = np.meshgrid(*[np.asarray(self.domains[n], dtype=np.int64) for n in names], indexing="ij")
         return np.stack([g.ravel() for g in grid], axis=1) if names else np.zeros((1, 0), dtype=np.int64)
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from cost_models.schedule import SchedulePath
 
 
-CUTS: Final = Message("solver.one_column_stage_under_longest_paths_of_schedule")
-COUNTS: Final = Message("solver.layer_counts_under_longest_paths_of_schedule_without")
+CUTS: Final = Message("solver.column_bound")
+COUNTS: Final = Message("solver.layer_count_bound")
 
 
 @dataclass(eq=False)

@@ -42,8 +42,8 @@ DEGREE_SIGMA: Final = 0.05
 """Log standard deviation of a time per output token between degrees of one engine and mode: the constants of a layer
 that serving on H100 fits at TP2, 4 and 8 differ by 1 to 5 % in each of three engines (profiles of generation)."""
 MEANING: Final = "time per output token"
-BASIS: Final = Message("rl_planning.interval_of_time_per_output_token")
-OF_DEGREES: Final = Message("rl_planning.constants_of_layer_by_tp_that_serving_on")
+BASIS: Final = Message("rl_planning.token_time_interval")
+OF_DEGREES: Final = Message("rl_planning.serving_constants")
 
 
 @dataclass(frozen=True, eq=False)

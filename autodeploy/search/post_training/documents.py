@@ -82,7 +82,7 @@ def plan_of_step(
             "uncertainty": Uncertainty(
                 low_s=low,
                 high_s=high,
-                basis=Message("rl_planning.intervals_of_time_per_output_token_and_of"),
+                basis=Message("rl_planning.combined_interval"),
                 nearest_record=update.uncertainty.nearest_record,
                 extrapolated=update.uncertainty.extrapolated,
             ),

@@ -79,22 +79,20 @@ def search_notes(spec: Spec, result: RlResult, gap: float | None) -> tuple[str, 
     if together is not None and beside is not None:
         longer = 100.0 * (beside / together - 1.0)
         if beside >= together:
-            notes.append(
-                Message("rl_planning.asynchrony_does_not_pay_here_its_best_plan", beside=beside, longer=longer)
-            )
+            notes.append(Message("rl_planning.asynchrony_slower", beside=beside, longer=longer))
         else:
             notes.append(
                 Message(
-                    "rl_planning.asynchronous_plans_train_on_responses_of_older_policy",
+                    "rl_planning.asynchrony_off_policy",
                     together=together,
                     beside=beside,
                 )
             )
     if FRAMEWORKS[spec.search.target].generates_beside and not spec.search.asks_off_policy:
-        notes.append(Message("rl_planning.only_synchronous_plans_are_searched"))
+        notes.append(Message("rl_planning.synchronous_only"))
     notes += strategy_note(spec)
     if gap is not None and gap > USUAL_GAP:
-        notes.append(Message("rl_planning.plans_that_are_up_to_faster_are_not", gap=100.0 * gap))
+        notes.append(Message("rl_planning.gap_remains", gap=100.0 * gap))
     return tuple(notes)
 
 
@@ -144,7 +142,7 @@ def _nearest(errors: Sequence[SpecError]) -> list[SpecError]:
 
 
 OPTIMAL_GAP = 1e-4
-RELAXATION = Message("rl_planning.every_layout_of_generation_beside_bound_of_update")
+RELAXATION = Message("rl_planning.layout_bound")
 
 
 def identity_of(spec: Spec, profile: Profile) -> Identity:

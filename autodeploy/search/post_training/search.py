@@ -162,8 +162,8 @@ class RlSearch:
         self.searched[npus] = searched
         self.found.enumerated += searched.enumerated
         if not searched.strategies:
-            hint = Message("rl_planning.more_cards_fewer_pinned_axes_or_search_features")
-            reasons = searched.why or (Message("rl_planning.no_layout_of_update_fits_on_cards", count=npus),)
+            hint = Message("rl_planning.relax_search")
+            reasons = searched.why or (Message("rl_planning.update_exceeds_cards", count=npus),)
             self.found.refused["update"] = self.found.refused.get("update", 0) + max(1, searched.enumerated)
             self.found.errors += [SpecError(why, path="/training", hint=hint) for why in reasons]
 
@@ -211,9 +211,7 @@ class RlSearch:
         if npus not in self._layouts_of:
             self._layouts_of[npus] = layouts_on(self.spec, self.profile, npus, self.launchable, self.found.refused)
             if not self._layouts_of[npus] and NO_DEGREE in self.found.refused:
-                self._refuse_cards(
-                    npus, Message("rl_planning.no_layout_of_generation_divides_cards", count=npus), NO_DEGREE
-                )
+                self._refuse_cards(npus, Message("rl_planning.generation_does_not_divide", count=npus), NO_DEGREE)
         return self._layouts_of[npus]
 
     def _refuse_cards(self, npus: int, why: str, rule: str) -> None:
@@ -311,9 +309,7 @@ class RlSearch:
             return False
         if not self.launchable.split(npus):
             per_node = self.profile.npus_per_node
-            why = Message(
-                "rl_planning.of_cards_share_nodes_of_with_training", npus=npus, cards=self.cards, per_node=per_node
-            )
+            why = Message("rl_planning.shared_nodes", npus=npus, cards=self.cards, per_node=per_node)
             self._refuse_cards(npus, why, WHOLE_NODES)
             return False
         return True

@@ -58,7 +58,7 @@ def divisibility_warnings(context: Context, near: NearRates, after_recompute_s: 
     if rate <= 0.0:
         return []
     batches = [
-        (others / rate - 1.0, Message("ranking.global_batch_of_instead_of", batch=batch, now=context.global_batch))
+        (others / rate - 1.0, Message("ranking.other_batch", batch=batch, now=context.global_batch))
         for batch, others in near.batches.items()
     ]
     cards = [
@@ -159,7 +159,7 @@ def missing_memory(spec: Spec, profile: Profile, context: Context) -> str:
     """What the leanest strategy needs, and what a card has."""
     least = _least_gib(spec, profile, context)
     return Message(
-        "ranking.memory_with_every_layer_recomputed_leanest_strategy_still",
+        "ranking.leanest_exceeds_memory",
         needed=least,
         limit=context.limit_bytes / GIB,
     )
@@ -263,7 +263,7 @@ def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: Featur
             }
         )
         if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
-            change = Message("ranking.search_without_what_it_says_of", names=" and ".join(lifted))
+            change = Message("ranking.drop_restrictions", names=" and ".join(lifted))
             changes.append(
                 NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
             )

@@ -298,7 +298,7 @@ def slower_than_measured(plans: Sequence[Plan], rescaling: Rescaled | None) -> t
     ):
         return ()
     took, first = rescaling.measured_step_time_s, plans[0].step_time_s
-    return (Message("ranking.measured_run_took_s_step_less_than_s", run=rescaling.run, took=took, first=first),)
+    return (Message("ranking.measured_run_faster", run=rescaling.run, took=took, first=first),)
 
 
 def _times(ratio: float, value: float | None) -> float | None:

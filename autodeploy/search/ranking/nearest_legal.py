@@ -74,7 +74,7 @@ def nearest_changes(
         return ()
     plan = place(near.candidate, context, spec, identity)
     effect = (
-        Message("ranking.legal_but_it_does_not_fit")
+        Message("ranking.legal_too_large")
         if plan is None
         else Message("ranking.fits_about_s_step", step=f"{plan.step_time_s:.4g}")
     )

@@ -75,10 +75,10 @@ def count_on(plan: Plan, candidate: Candidates, context: Context) -> CountOn | N
     told: list[CountOn] = []
     error, mfu = nearest_log_error(context.family, run_of(candidate, context)), plan.best_measured_mfu
     if error is not None:
-        why = Message("ranking.if_nearest_record_s_error_holds", record=plan.uncertainty.nearest_record or "")
+        why = Message("ranking.nearest_error_holds", record=plan.uncertainty.nearest_record or "")
         told.append(CountOn(step_time_s=plan.step_time_s * math.exp(-error), why=why))
     if mfu is not None and plan.mfu > mfu.highest:
-        why = Message("ranking.if_highest_measured_mfu_is_limit", mfu=100.0 * mfu.highest, record=mfu.record)
+        why = Message("ranking.best_mfu_limits", mfu=100.0 * mfu.highest, record=mfu.record)
         told.append(CountOn(step_time_s=plan.step_time_s * plan.mfu / mfu.highest, why=why))
     given = plan.uncertainty
     outside = [each for each in told if not given.low_s <= each.step_time_s <= given.high_s]
@@ -95,10 +95,10 @@ def assumptions_of(candidate: Candidates, context: Context) -> tuple[str, ...]:
         without = replace(context, features=context.features - {"sample_rearrangement"})
         plain, used = (float(c.exchange_features(candidate).attention_imbalance[0]) for c in (without, context))
         if "sample_rearrangement" in context.mechanisms:
-            key = "ranking.attention_takes_after_samples_are_rearranged"
+            key = "ranking.attention_after_rearrangement"
             notes.append(Message(key, factor=plain, after=used))
         else:
-            notes.append(Message("ranking.attention_takes_times_mean_on_ranks_with_longest", factor=plain))
+            notes.append(Message("ranking.attention_on_longest", factor=plain))
     return tuple(notes)
 
 
@@ -129,14 +129,12 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
     if context.loads.series is not None:
         notes.append(Message("ranking.loads_from_file", factor=placed, ep=int(ep[0])))
     if context.loads.capacity is not None:
-        notes.append(
-            Message("ranking.tokens_above_times_mean_expert_s_are_dropped", limit=context.loads.capacity, factor=placed)
-        )
+        notes.append(Message("ranking.dropped_tokens", limit=context.loads.capacity, factor=placed))
     if levels and "mutual_routing" in context.mechanisms:
         copied = routed_balance(context.loads, groups, np.ones(1, dtype=np.bool_))
         notes.append(
             Message(
-                "ranking.where_it_is_faster_copies_of_hot_experts",
+                "ranking.hot_expert_copies",
                 count=int(copied.hot_experts[0]),
                 share=100.0 * (1.0 - float(copied.mean_exchange[0])),
             )
@@ -145,7 +143,7 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
         moved = migrated_balance(context.loads, groups)
         notes.append(
             Message(
-                "ranking.experts_move_where_it_pays",
+                "ranking.expert_migration",
                 steps=context.loads.levelling.interval_steps,
                 before=placed,
                 after=float(moved.compute[0]),

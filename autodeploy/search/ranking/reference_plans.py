@@ -254,13 +254,11 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
             return _labelled(start, YOUR_SCRIPT, Message("ranking.strategy_that_spec_brought"))
     proven = proven_start(spec, profile, context, identity)
     if proven is not None:
-        return proven.model_copy(
-            update={"label": PROVEN, "explanation": Message("ranking.best_plan_of_proven_features")}
-        )
+        return proven.model_copy(update={"label": PROVEN, "explanation": Message("ranking.proven_baseline")})
     plan = baseline_1f1b(spec, profile, context, identity)
     if plan is None:
         return None
-    text = Message("ranking.n_1f1b_with_every_layer_recomputed_at_smallest_tp")
+    text = Message("ranking.plain_1f1b")
     return plan.model_copy(update={"label": PLAIN, "explanation": text})
 
 
@@ -290,7 +288,7 @@ def _nearest(recipes: tuple[PublicRecipe, ...], spec: Spec, context: Context) ->
 def _of_recipe(recipe: PublicRecipe) -> str:
     maker = title_of(recipe.framework) if recipe.framework != UNRESTRICTED else Message("ranking.publisher")
     return Message(
-        "ranking.recipe_of_for_cards_batch_of_and_tokens",
+        "ranking.recipe_origin",
         maker=maker,
         cards=recipe.num_npus,
         batch=recipe.global_batch_size,

@@ -231,10 +231,8 @@ def plan_set(
 
 def no_plan_in_time(spec: Spec) -> SpecError:
     """The refusal of a time limit within which no plan was found."""
-    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
-    return SpecError(
-        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
-    )
+    limit = Message("common.time_limit", limit=spec.search.time_limit_s)
+    return SpecError(limit, path="/search/time_limit_s", hint=Message("common.raise_time_limit"))
 
 
 def _described(
@@ -280,14 +278,14 @@ def _mode_note(spec: Spec) -> tuple[str, ...]:
     """That another run may find other plans, where the spec asks for speed instead."""
     if spec.search.mode == "reproducible":
         return ()
-    return (Message("ranking.mode_fast_searched_on_cores_another_run_may", cores=cores()),)
+    return (Message("ranking.fast_mode_varies", cores=cores()),)
 
 
 def strategy_note(spec: Spec) -> tuple[str, ...]:
     """That a search does not plan the strategy that stands in its spec, and what does."""
     if spec.strategy is None:
         return ()
-    return (Message("ranking.plans_do_not_follow_spec_s_strategy_estimate"),)
+    return (Message("ranking.strategy_not_followed"),)
 
 
 def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
@@ -295,7 +293,7 @@ def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
     if not out_of_time:
         return ()
     limit = f"{spec.search.time_limit_s:g}"
-    return (Message("ranking.time_limit_of_s_ended_search_early_with", limit=limit),)
+    return (Message("ranking.time_limit_reached", limit=limit),)
 
 
 def _ranking(advice: Advice | None, order: Sequence[Solved], ranked: Sequence[Plan]) -> RiskRanking:
@@ -312,14 +310,14 @@ def _floor_note(spec: Spec, advice: Advice | None) -> tuple[str, ...]:
     floor = spec.search.risk_terms.floor
     if advice is None or advice.least_p_fits >= floor:
         return ()
-    return (Message("ranking.no_plan_fits_with_floor", floor=100.0 * floor, chance=100.0 * advice.least_p_fits),)
+    return (Message("ranking.floor_not_met", floor=100.0 * floor, chance=100.0 * advice.least_p_fits),)
 
 
 def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
     """How much faster other plans could be, where that is more than the spec asked for and than most searches leave."""
     if gap is None or gap <= max(spec.search.gap, USUAL_GAP) * (1.0 + 1e-3) or spec.search.objective == "peak_memory":
         return ()
-    return (Message("ranking.plans_that_are_up_to_faster_are_not", gap=100.0 * gap),)
+    return (Message("ranking.gap_remains", gap=100.0 * gap),)
 
 
 def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
@@ -340,7 +338,7 @@ def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float |
 def _relaxation(frontier: SearchState, objective: str) -> str:
     """Relaxation that the bound of the whole space rests on: of the candidate or plan that has the least."""
     if objective == "peak_memory":
-        return Message("ranking.layers_over_stages_in_any_order_everything_freed")
+        return Message("ranking.relaxed_layers")
     plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
     return plan.relaxation if plan.bound_s <= frontier.open_bound_s else frontier.relaxation
 

@@ -49,7 +49,7 @@ def _unproven_bets(fastest: Considered, chosen: Considered) -> list[Bet]:
     """Degrees and features that no run has, and the recommended plan does without."""
     names = sorted(fastest.unproven - chosen.unproven) if fastest.row != chosen.row else sorted(fastest.unproven)
     return [
-        Bet(kind="unproven", name=name, text=Message("ranking.no_run_on_these_chips_has", what=_worded(fastest, name)))
+        Bet(kind="unproven", name=name, text=Message("ranking.no_run_has", what=_worded(fastest, name)))
         for name in names
     ]
 
@@ -68,7 +68,7 @@ def _memory_bet(advice: RiskAdvice, fastest: Considered) -> list[Bet]:
     cost = None
     if remedy is not None:
         cost = round(100.0 * (remedy.step_s / fastest.step_s - 1.0), 3)
-    return [Bet(kind="memory", name="memory", text=Message("ranking.it_fits_with_probability_of"), cost_pct=cost)]
+    return [Bet(kind="memory", name="memory", text=Message("ranking.fitting"), cost_pct=cost)]
 
 
 def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) -> list[Bet]:
@@ -82,7 +82,7 @@ def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) ->
         ]
         cost = max(costs)
         if cost >= MIN_TOLD_COST:
-            key = "ranking.number_at_its_low_end" if costs[0] >= costs[1] else "ranking.number_at_its_high_end"
+            key = "ranking.low_end" if costs[0] >= costs[1] else "ranking.high_end"
             text = Message(key, number=uncertain.meaning)
             bets.append(Bet(kind="number", name=uncertain.name, text=text, cost_pct=round(100.0 * cost, 3)))
     return bets

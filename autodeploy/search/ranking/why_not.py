@@ -75,21 +75,21 @@ def explain_rejection(
 def verdict(plan: Plan, result: PlanSet) -> str:
     """What speaks against a plan that is legal and fits, in words."""
     if not result.plans:
-        return Message("ranking.search_found_no_plan_to_compare_with")
+        return Message("ranking.nothing_to_compare")
     top = result.plans[0]
     if plan.strategy == top.strategy:
-        return Message("ranking.legal_and_fits_and_is_recommended_plan")
+        return Message("ranking.legal_recommended")
     if plan.step_time_s > top.step_time_s:
-        return Message("ranking.legal_and_fits_but_slower_than_best", explanation=explanation(top, plan))
+        return Message("ranking.legal_slower", explanation=explanation(top, plan))
     if result.risk is None or result.risk.risk == "neutral":
         if plan.step_time_s < CLEARLY_FASTER * top.step_time_s:
-            return Message("ranking.legal_and_fits_and_is_faster_than_best")
-        return Message("ranking.legal_and_fits_and_is_no_slower_than")
+            return Message("ranking.legal_faster")
+        return Message("ranking.legal_as_fast")
     least = result.risk.least_p_fits
     if plan.p_fits is not None and plan.p_fits < least:
-        key = "ranking.legal_no_slower_but_fits_too_rarely"
+        key = "ranking.legal_fits_rarely"
         return Message(key, chance=100 * plan.p_fits, least=100 * least)
-    return Message("ranking.legal_and_fits_and_by_its_predicted_time")
+    return Message("ranking.legal_uncertain")
 
 
 def timed(answer: WhyNot, plan: Plan, result: PlanSet) -> WhyNot:
@@ -110,8 +110,8 @@ def short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]
     stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)
     needs = {"stage": stage, "needed": plan.peak_memory_gib, "limit": plan.memory_limit_gib}
     if placed is None:
-        return WhyNot(rule="memory", message=Message("ranking.stage_needs_and_no_choice_makes_it_fit", **needs))
-    lacking = Message("ranking.stage_needs_of_gib_as_it_stands", **needs)
+        return WhyNot(rule="memory", message=Message("ranking.stage_cannot_fit", **needs))
+    lacking = Message("ranking.stage_exceeds_memory", **needs)
     return timed(WhyNot(rule="memory", message=lacking, fitting=placed), placed, best())
 
 
@@ -288,7 +288,7 @@ def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
     context = choice_context(spec, asked.profile, choice)
     if counts.enumerated > sum(counts.rejected.values()):
         late = not answer.reproducible and spec.search.mode == "reproducible"
-        message = Message("ranking.search_ran_out_of_time") if late else missing_memory(spec, asked.profile, context)
+        message = Message("ranking.out_of_time") if late else missing_memory(spec, asked.profile, context)
         return WhyNot(
             rule=None if late else "memory",
             message=Message("ranking.no_plan_with", axes=asked.words, text=message),
@@ -301,10 +301,10 @@ def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
     facts.update((str(axis), value) for axis, value in asked.axes.items())
     rule_texts = (where_known(rule.name, rule.text, facts) for rule in rules)
     said = [*rule_texts, *own]
-    texts = joined(said, "semicolon") if said else Message("ranking.no_strategy_of_this_cluster_is_like_that")
+    texts = joined(said, "semicolon") if said else Message("ranking.no_such_strategy")
     return WhyNot(
         rule=rules[0].name if rules else "space",
-        message=Message("ranking.nothing_with_is_legal_for", axes=asked.words, target=spec.search.target, texts=texts),
+        message=Message("ranking.nothing_legal", axes=asked.words, target=spec.search.target, texts=texts),
         broken_rules=tuple(rule.name for rule in rules),
         nearest=_nearest(asked),
     )

@@ -298,11 +298,11 @@ def calibrate_runs(
     if not timed:
         return benchmark_overlay(profile, [run for _, run in named]), {}
     if spec is None:
-        message = Message("services.does_not_say_what_ran", file=timed[0][0])
-        raise SpecError(message, hint=Message("services.plan_plan_id_or_spec_spec_with_strategy"))
+        message = Message("services.unknown_run", file=timed[0][0])
+        raise SpecError(message, hint=Message("services.give_plan_or_spec"))
     if load_profile(spec.cluster.profile).name != profile.name:
         raise SpecError(
-            Message("services.run_was_on_not_on", one=spec.cluster.profile, other=profile_name), path="--profile"
+            Message("services.other_cluster", one=spec.cluster.profile, other=profile_name), path="--profile"
         )
     stored = []
     for number, (name, run) in enumerate(named, start=1):
@@ -318,9 +318,9 @@ def _as_it_ran(spec: Spec, run: MeasuredRun, planner: Planner) -> tuple[Spec, Pl
     strategy = document["strategy"] or ({} if run.strategy else None)
     if strategy is None:
         raise SpecError(
-            Message("services.how_it_ran_is_not_said"),
+            Message("services.no_strategy"),
             path="/strategy",
-            hint=Message("services.strategy_in_spec_or_columns_tp_pp"),
+            hint=Message("services.give_strategy"),
         )
     for name, value in run.strategy.items():
         if name in ELSEWHERE:

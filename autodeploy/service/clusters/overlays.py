@@ -304,7 +304,7 @@ def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
         )
     reserved, limit = met.reserved_gib, plan.memory_limit_gib
     if reserved is not None and reserved + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
-        message = Message("services.run_held_gib_of_gib_something_else_filled", held=reserved, limit=limit)
+        message = Message("services.card_shared", held=reserved, limit=limit)
         return FieldError(f"{at}/reserved_gib", message, Message("services.end_other_processes"))
     return None
 
@@ -361,7 +361,7 @@ def only_run(runs: tuple[MeasuredRun, ...]) -> MeasuredRun:
     if len(runs) != 1:
         raise SpecError(
             Message("services.strategies_in_one_file", count=len(runs)),
-            hint=Message("services.one_plan_has_one_autodeploy_calibrate_takes_all"),
+            hint=Message("services.one_run_per_plan"),
         )
     return runs[0]
 
@@ -393,7 +393,7 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
         "seq_length": spec.training.seq_length,
         "global_batch_size": batch_of(plan),
     }
-    hint = Message("services.link_run_to_plan_that_ran")
+    hint = Message("services.link_to_plan")
     errors = [
         FieldError(f"/strategy/{name}", Message("services.run_says_plan", one=value, other=planned[name]), hint)
         for name, value in run.strategy.items()
@@ -410,7 +410,7 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
         message = Message(
             "services.s_measured_s_predicted", measured=min(step_s, sys.float_info.max), predicted=plan.step_time_s
         )
-        errors.append(FieldError("/step_time_s", message, Message("services.check_unit_and_whose_run_it_is")))
+        errors.append(FieldError("/step_time_s", message, Message("services.check_unit")))
     if run.out_of_memory is not None:
         ranks = plan.num_npus_used * profile_of(spec.cluster).devices_per_npu
         if (problem := problem_of(run.out_of_memory, plan, ranks)) is not None:

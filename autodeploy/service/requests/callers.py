@@ -65,8 +65,8 @@ class Principal:
         """Raises AccessError unless the caller has the scope."""
         if not self.may(scope):
             raise AccessError(
-                Message("services.key_with_scope_may_not_do_this", scope=self.scope),
-                hint=Message("services.it_takes_key_with_scope", scope=scope),
+                Message("services.scope_forbids", scope=self.scope),
+                hint=Message("services.needs_scope", scope=scope),
             )
 
     @property
@@ -89,8 +89,8 @@ class Principal:
         own = self.own_team
         if own is not None and team not in {None, own}:
             raise AccessError(
-                Message("services.this_key_sees_its_own_team_s_searches"),
-                hint=Message("services.it_takes_key_with_scope", scope="admin"),
+                Message("services.own_team_only"),
+                hint=Message("services.needs_scope", scope="admin"),
             )
         return team if own is None else own
 
@@ -160,12 +160,12 @@ class AccessService:
             when the name is empty, too long or not printable, or the team is no name of a team.
         """
         if not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
-            raise SpecError(Message("services.n_1_to_printable_characters", count=MAX_NAME_LENGTH), path="name")
+            raise SpecError(Message("services.printable_characters", count=MAX_NAME_LENGTH), path="name")
         if TEAM.fullmatch(team) is None:
             raise SpecError(
-                Message("services.is_no_name_of_team", text=repr(team[:60])),
+                Message("services.bad_team_name", text=repr(team[:60])),
                 path="team",
-                hint=Message("services.n_1_to_64_lower_case_letters_digits_dots"),
+                hint=Message("services.name_characters"),
             )
         key = "adk_" + secrets.token_urlsafe(32)
         row = ApiKeyRow(
@@ -303,7 +303,7 @@ class AccessService:
 
 
 def _not_valid() -> UnknownCallerError:
-    return UnknownCallerError(Message("services.this_api_key_is_not_valid"), hint="autodeploy keys create")
+    return UnknownCallerError(Message("services.invalid_key"), hint="autodeploy keys create")
 
 
 def _no_key(key_id: str) -> NotFoundError:

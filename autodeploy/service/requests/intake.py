@@ -143,7 +143,7 @@ def _model_forms(model: dict[str, str], fields: dict[str, Any]) -> list[dict[str
 Request = TypeVar("Request", bound=Document)
 # Paths in a spec name files of whoever wrote it; over the network they would name files of the server.
 FILE_FIELDS = (("training", "expert_load_file"),)
-NO_FILE = Message("services.file_cannot_be_named_here")
+NO_FILE = Message("services.no_file_here")
 NO_FILE_HINT = Message("services.command_line_reads_files")
 
 
@@ -310,7 +310,7 @@ def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Pl
 # What a field beside a pasted text can say.
 FIELD_HINTS = {
     "/cluster/profile": Message("api.choose_cluster_beside_text"),
-    "/cluster/num_npus": Message("api.give_cards_beside_text_such_as_128_or"),
+    "/cluster/num_npus": Message("api.give_card_count"),
 }
 
 
@@ -335,7 +335,7 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
     refuse_profile(profile)
     count = card_count(cards, profile) if cards else None
     if cards and count is None:
-        raise SpecError(Message("api.is_no_number_of_cards", value=repr(cards[:40])), path="/cluster/num_npus")
+        raise SpecError(Message("api.bad_card_count", value=repr(cards[:40])), path="/cluster/num_npus")
     try:
         document = imported.spec_document(cluster or None, None, count)
     except SpecError as error:
@@ -361,6 +361,6 @@ def refuse_unstorable(document: Any) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair")) from error
+        raise SpecError(Message("api.unstorable_text")) from error
     if "\\u0000" in text:
-        raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"))
+        raise SpecError(Message("api.unstorable_text"))

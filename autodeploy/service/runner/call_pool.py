@@ -106,13 +106,11 @@ class RoundRobin(Generic[Thing]):
 
     def _refuse_too_many(self, key: str) -> None:
         if self.in_use + self.waiting >= self._places:
-            raise OverloadError(
-                Message("jobs.too_many_predictions_are_asked_for_at_once"), hint=Message("common.try_again")
-            )
+            raise OverloadError(Message("jobs.too_many_predictions"), hint=Message("common.try_again"))
         of_key = self._using[key] + sum(other == key for other in self._waiting.values())
         if key and of_key >= self._places_of_key:
             raise LimitError(
-                Message("jobs.predictions_of_this_key_wait_or_run_already", count=self._places_of_key),
+                Message("jobs.key_predictions_busy", count=self._places_of_key),
             )
 
     def _next(self) -> int:
@@ -244,12 +242,12 @@ class CallPool:
             raise self._too_long() from error
         except (BrokenProcessPool, MemoryError) as error:
             self.tally.refused("died")
-            raise OverloadError(Message("jobs.process_of_this_prediction_died")) from error
+            raise OverloadError(Message("jobs.prediction_died")) from error
 
     def _too_long(self) -> OverloadError:
         return OverloadError(
-            Message("jobs.this_took_longer_than_s", seconds=self._limit_s),
-            hint=Message("jobs.post_v1_searches_takes_its_time_autodeploy_call"),
+            Message("jobs.took_too_long", seconds=self._limit_s),
+            hint=Message("jobs.use_search_queue"),
         )
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ def resident_bytes(pid: int | None = None) -> int:
 
 REPLACE_ABOVE_SHARE: Final = 0.5
 """Of the limit, what a process may still hold after a search and take another one."""
-HINT: Final = Message("jobs.fix_or_allow_axes_take_fewer_layers_or")
+HINT: Final = Message("jobs.shrink_search")
 NO_THREAD: Final = "can't start new thread"
 
 
@@ -67,9 +67,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def out_of_memory(error: BaseException) -> MemoryLimitError:
     """The error of a search that needed more than it may take; what it held is free again."""
     traceback.clear_frames(error.__traceback__)
-    return MemoryLimitError(
-        Message("jobs.memory_limit_this_search_needs_more_than", limit=_limit_in_words()), hint=HINT
-    )
+    return MemoryLimitError(Message("jobs.search_memory_limit", limit=_limit_in_words()), hint=HINT)
 
 
 def aborted(process: BaseProcess | None) -> bool:

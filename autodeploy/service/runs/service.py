@@ -291,7 +291,7 @@ class RunService:
                 )
             return self.reranked(cluster)
         raise ConflictError(
-            Message("services.runs_of_change_too_fast_to_be_fitted", cluster=cluster),
+            Message("services.runs_changed", cluster=cluster),
             hint=Message("common.try_again"),
         )
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 EVERYWHERE = SearchFilter()
 
 
-GIVEN = Message("services.this_plan_was_estimated_as_it_was_given")
+GIVEN = Message("services.estimated_alone")
 
 
 class SearchService:
@@ -315,8 +315,8 @@ class SearchService:
         limit = principal.max_searches or self._settings.key_searches
         if keys.count_unfinished(principal.key_id) >= limit:
             raise LimitError(
-                Message("services.searches_of_this_key_wait_or_run_already", count=limit),
-                hint=Message("services.wait_for_one_to_finish_or_cancel_a_single"),
+                Message("services.key_searches_busy", count=limit),
+                hint=Message("services.wait_or_cancel"),
             )
 
     # -- look --------------------------------------------------------------------------------------------------------

@@ -44,21 +44,19 @@ def within_caps(spec: Spec, settings: Settings, principal: Principal) -> Spec:
     if search.time_limit_s > most_s:
         if "time_limit_s" in search.model_fields_set:
             limit = (
-                Message("services.this_server_allows_at_most", most=most_s)
+                Message("services.server_limit", most=most_s)
                 if own is None
-                else Message("services.this_key_allows_at_most", most=most_s)
+                else Message("services.key_limit", most=most_s)
             )
             errors.append(FieldError("/search/time_limit_s", limit))
         else:
             spec = spec.model_copy(update={"search": search.model_copy(update={"time_limit_s": most_s})})
     if not isinstance(search.effort, str) and search.effort > settings.max_effort:
-        message = Message("services.this_server_allows_at_most", most=settings.max_effort)
+        message = Message("services.server_limit", most=settings.max_effort)
         errors.append(FieldError("/search/effort", message))
     if _cards(spec) > settings.max_cards:
         place = "/cluster/num_npus" if spec.cluster.blocks is None else "/cluster/blocks"
-        errors.append(
-            FieldError(place, Message("services.this_server_plans_for_at_most_cards", most=settings.max_cards))
-        )
+        errors.append(FieldError(place, Message("services.server_card_limit", most=settings.max_cards)))
     if errors:
         raise SpecError(errors=tuple(errors))
     return spec
@@ -153,7 +151,7 @@ def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
         FieldError(
             "/tags",
             Message("services.is_not_tag", value=repr(tag[:80])),
-            Message("services.n_1_to_printable_characters", count=MAX_TAG_LENGTH),
+            Message("services.printable_characters", count=MAX_TAG_LENGTH),
         )
         for tag in unique
         if not 1 <= len(tag) <= MAX_TAG_LENGTH or not tag.isprintable()
@@ -186,13 +184,13 @@ def search_of_key(session: Session, principal: str, key: str, body_hash: str) ->
         when it made another one, or is no key.
     """
     if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
-        raise SpecError(Message("services.n_1_to_printable_characters", count=MAX_KEY_LENGTH), path="Idempotency-Key")
+        raise SpecError(Message("services.printable_characters", count=MAX_KEY_LENGTH), path="Idempotency-Key")
     row = IdempotencyKeys(session).get(principal, key)
     if row is None:
         return None
     if row.body_hash != body_hash:
         raise SpecError(
-            Message("services.this_key_was_used_for_another_request"),
+            Message("services.idempotency_key_reused"),
             path="Idempotency-Key",
             hint=Message("services.use_new_key"),
         )

@@ -64,8 +64,8 @@ def copy_beside(path: Path, revision: str) -> Path:
         unfinished.replace(copy)
     except (sqlite3.OperationalError, OSError) as error:
         raise StorageFullError(
-            Message("store.no_copy_could_be_made_beside_and_so", path=path, reason=error),
-            hint=Message("store.free_as_much_space_as_file_has_or"),
+            Message("store.copy_failed", path=path, reason=error),
+            hint=Message("store.free_file_space"),
         ) from error
     finally:
         unfinished.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ class Database:
             if _refuses_writes(error):
                 self._note_refusal(error)
             if _is_full(error):
-                raise StorageFullError(hint=Message("store.free_space_on_disk_of_database_then_try")) from error
+                raise StorageFullError(hint=Message("store.free_disk")) from error
             raise
 
     def now(self) -> datetime:

@@ -76,7 +76,7 @@ def import_lines(database: Database, lines: Iterable[dict[str, Any]]) -> dict[st
         raise SpecError(
             Message("store.row_cannot_be_stored", reason=error.orig or error),
             path="the file",
-            hint=Message("store.export_again_nothing_was_imported"),
+            hint=Message("store.export_again"),
         ) from error
 
 
@@ -95,7 +95,7 @@ class _Import:
             if number == 1:
                 _check_header(line)
             elif ended:
-                raise SpecError(Message("store.there_is_something_after_end"), path=f"line {number}")
+                raise SpecError(Message("store.content_after_end"), path=f"line {number}")
             elif line.get("end") is True:
                 ended = line.get("rows") == rows
             else:
@@ -110,7 +110,7 @@ class _Import:
             raise SpecError(
                 Message("store.file_ends_early"),
                 path=f"line {number}",
-                hint=Message("store.export_again_nothing_was_imported"),
+                hint=Message("store.export_again"),
             )
         if table is not None:
             self._insert(table, batch)
@@ -140,14 +140,12 @@ class _Import:
 
 def _check_header(line: dict[str, Any]) -> None:
     if line.get("format") != FORMAT:
-        raise SpecError(
-            Message("store.this_is_no_export_of_autodeploy_s_database"), path="line 1", hint="autodeploy db export FILE"
-        )
+        raise SpecError(Message("store.not_an_export"), path="line 1", hint="autodeploy db export FILE")
     if line.get("version") != VERSION:
         raise SpecError(
-            Message("store.version_is_not_known_only", version=line.get("version"), known=VERSION),
+            Message("store.unknown_export_version", version=line.get("version"), known=VERSION),
             path="line 1",
-            hint=Message("store.import_with_version_of_autodeploy_that_exported_it"),
+            hint=Message("store.import_with_exporter"),
         )
 
 
@@ -160,14 +158,14 @@ def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]
     table = Base.metadata.tables.get(str(line.get("table")))
     values = line.get("row")
     if table is None or not isinstance(values, dict):
-        raise SpecError(Message("store.not_row_of_known_table"), path=f"line {number}")
+        raise SpecError(Message("store.unknown_table_row"), path=f"line {number}")
     unknown = sorted(set(values) - {column.name for column in table.columns})
     missing = [column.name for column in table.primary_key if column.name not in values]
     if unknown or missing:
         raise SpecError(
             Message("store.table_has", table=table.name, what=_columns_at_fault(unknown, missing)),
             path=f"line {number}",
-            hint=Message("store.import_with_version_of_autodeploy_that_exported_it"),
+            hint=Message("store.import_with_exporter"),
         )
     return table, {name: _typed(table, name, value, number) for name, value in values.items()}
 
@@ -180,9 +178,7 @@ def _typed(table: Table, name: str, value: Any, number: int) -> Any:
     except (TypeError, ValueError):
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise SpecError(
-            Message("store.is_no_moment_with_time_zone", name=name, value=repr(value)), path=f"line {number}"
-        )
+        raise SpecError(Message("store.bad_timestamp", name=name, value=repr(value)), path=f"line {number}")
     return moment
 
 
@@ -268,13 +264,11 @@ def _require_behind(database: Database, revision: str) -> str:
     current = current_revision(database)
     if current not in revisions:
         raise ConflictError(
-            Message("store.database_is_at_revision_which_this_program_does", current=current or "none"),
-            hint=Message("store.go_back_with_version_of_autodeploy_that_made"),
+            Message("store.newer_database", current=current or "none"),
+            hint=Message("store.downgrade_with_creator"),
         )
     if revisions.index(revision) >= revisions.index(current):
-        raise ConflictError(
-            Message("store.revision_is_not_behind_where_database_is", revision=revision, current=current)
-        )
+        raise ConflictError(Message("store.revision_not_older", revision=revision, current=current))
     return current
 
 
@@ -300,7 +294,7 @@ def _go(connection: Connection, revision: str) -> None:
 
 
 def _in_use() -> ConflictError:
-    return ConflictError(Message("store.database_is_in_use"), hint=Message("store.stop_servers_and_workers_first"))
+    return ConflictError(Message("store.database_is_in_use"), hint=Message("store.stop_service_first"))
 
 
 def _columns(connection: Connection) -> dict[str, dict[str, str | None]]:

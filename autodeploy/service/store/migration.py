@@ -123,8 +123,6 @@ def require_current(database: Database) -> None:
     current = current_revision(database)
     if current != HEAD_REVISION:
         raise ConflictError(
-            Message(
-                "store.database_is_at_revision_this_program_needs", current=current or "none", needed=HEAD_REVISION
-            ),
+            Message("store.other_database_revision", current=current or "none", needed=HEAD_REVISION),
             hint="autodeploy db upgrade",
         )

@@ -153,7 +153,7 @@ def _order(session: Session, where: SearchFilter, sort: str, after: str | None) 
     last = select(*order.keys).where(SearchRow.id == after)
     row = session.execute(last if where.team is None else last.where(SearchRow.team == where.team)).one_or_none()
     if row is None:
-        raise SpecError(Message("store.last_search_of_that_page_is_gone"), path="after")
+        raise SpecError(Message("store.page_gone"), path="after")
     return _Order(order.column, order.down, tuple(row))
 
 

@@ -105,13 +105,13 @@ class Targets:
         address = None if address is None else _unwrapped(address)
         if not any(entry.allows(target, address) for entry in self._entries):
             raise SpecError(
-                Message("jobs.webhooks_to_are_not_allowed_here", host=target.host, port=target.port),
+                Message("jobs.webhook_target_refused", host=target.host, port=target.port),
                 path="webhook",
                 hint=Message("jobs.operator_lists_targets", setting=SETTING),
             )
         if address is not None and not self.allows_address(address):
             raise SpecError(
-                Message("jobs.is_address_of_private_network", host=target.host),
+                Message("jobs.private_address", host=target.host),
                 path="webhook",
                 hint=Message("jobs.operator_lists_targets", setting=SETTING),
             )
@@ -160,7 +160,7 @@ def _entry(text: str) -> _Entry:
     port_known = port_text in {"", "*"} or (port_text.isdigit() and 0 < int(port_text) < 65_536)
     if not port_known or (network is None and _HOST.fullmatch(host) is None):
         raise SpecError(
-            Message("jobs.is_no_host_address_or_network", entry=repr(text[:100])),
+            Message("jobs.bad_network_entry", entry=repr(text[:100])),
             path=SETTING,
             hint="ci.example.com,*.hooks.example.com:8443,10.20.0.0/16:*",
         )
@@ -195,7 +195,7 @@ def _is_public(address: Address) -> bool:
 
 
 OFF = Message("services.webhooks_are_off_here")
-OFF_HINT = Message("services.operator_sets_autodeploy_webhook_targets_and_autodeploy_webhook")
+OFF_HINT = Message("services.enable_webhooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +227,9 @@ class WebhookService:
         self._targets = Targets.parse(settings.webhook_targets)
         if self._targets and settings.webhook_secret is None:
             raise SpecError(
-                Message("services.webhooks_are_signed_which_takes_secret"),
+                Message("services.webhook_needs_secret"),
                 path="AUTODEPLOY_WEBHOOK_SECRET",
-                hint=Message("services.openssl_rand_hex_32_makes_one_same_for"),
+                hint=Message("services.generate_secret"),
             )
         self._secret = "" if settings.webhook_secret is None else settings.webhook_secret.get_secret_value()
         self._sender = WebhookSender(database, settings, self._targets, self._secret) if self.is_on else None
