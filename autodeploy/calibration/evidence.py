@@ -30,6 +30,7 @@ MAX_DEGREE_RATIO = 2.0  # a degree counts where a run's is no farther than this 
 OF_EXPERTS = frozenset({"ep", "etp", "moe_dispatcher"})
 # What an axis says is used where this degree is above one: a schedule needs stages, a dispatcher ranks of experts.
 USED_WITH = {"schedule": "pp", "moe_dispatcher": "ep"}
+AXES_SHOWN = (*RUN_AXES, "ranks")
 UNUSED_AT_ONE = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp"})
 FEATURE = "feature"
 LARGE_CLUSTER = 64  # cards from which runs are compared with large ones alone: utilisation falls with the size
@@ -66,6 +67,13 @@ def unproven(run: Mapping[str, Any], family: str) -> frozenset[str]:
     return frozenset(named_by(axis, value) for axis, value, marks in _shown(run, family) if not marks.any())
 
 
+def is_unproven(run: Mapping[str, Any], family: str, axis: str) -> bool:
+    """Whether a run uses an axis of AXES_SHOWN as `evidence_of` has no run."""
+    if is_used(run, axis):
+        return not _having(family, axis, run[axis]).any()
+    return not len(_pool(family).rows) and (run["moe"] or axis not in OF_EXPERTS)
+
+
 def proven_values(family: str, axis: str, values: Iterable[T]) -> list[T]:
     """The values of an axis, or the features, that a run on chips of the family has; degrees of one need none."""
     return [v for v in values if (axis in UNUSED_AT_ONE and v == 1) or _having(family, axis, v).any()]
@@ -78,7 +86,7 @@ def named_by(axis: str, value: int | str) -> str:
 
 def _shown(run: Mapping[str, Any], family: str) -> Iterator[tuple[str, int | str, npt.NDArray[np.bool_]]]:
     """Axes and features of a run with their values, and which runs of the family's pool count for each [runs]."""
-    for axis in (*RUN_AXES, "ranks"):
+    for axis in AXES_SHOWN:
         if is_used(run, axis):
             yield axis, run[axis], _having(family, axis, run[axis])
         elif run["moe"] or axis not in OF_EXPERTS:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cost_models.bounded_cache import kept
 from cost_models.compiled import compiled, row_major
 from cost_models.schedule.graph_counts import fused_pairs, idle_stages, of_stages
 from cost_models.schedule.kinds import Schedule, schedule
@@ -375,6 +376,24 @@ def closed_form_s(
     def of_side(ranks: int, runs: int, step: int) -> ClosedForm:
         """Of devices that follow each other one way, from the first on or from the last."""
         times = stage_times(forward, backward, hidden, pairs, late, runs, ranks, step)
+        if not how.ends_meet or how.own_order:
+            way = _way(how, ranks, vpp, runs)
+            shape = tuple(np.full(n, each) for each in way.shape)
+            work, beside, stage = longest_paths(
+                np.ones((ranks, n)),
+                (times[8], times[8]),
+                *((times[place], times[place + 1]) for place in (0, 2, 4, 9)),
+                shape,
+                edge,
+                row_major(sends.least_s(n)),
+                np.full(n, -np.inf),
+                way.leaves,
+                how.gathers,
+                float(how.copies == 1 or not how.own_order),
+                float(not (how.own_order and order.has_splits)),
+            )
+            beside = np.maximum(beside, 0.0)  # as in `_Pipelines.closed_form`
+            return ClosedForm(work + beside, work, beside, stage)
         *seconds, work, slowest_forward_s, slowest_backward_s = (each.T for each in times)
         return _Pipelines(
             how,
@@ -386,7 +405,7 @@ def closed_form_s(
             edge,
             sends.least_s(n),
             ramps=how.copies == 1 or not how.own_order,
-            returns=not (how.own_order and order.splits.any()),
+            returns=not (how.own_order and order.has_splits),
         ).closed_form()
 
     if how.own_order or how.copies == 1:
@@ -397,6 +416,24 @@ def closed_form_s(
     of_other = other.makespan_s, other.work_s, other.bubble_s, pp - 1 - other.pacing_stage
     of_one = one.makespan_s, one.work_s, one.bubble_s, one.pacing_stage
     return ClosedForm(*(np.where(longer, second, first) for first, second in zip(of_one, of_other, strict=True)))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How paths leave stages of one chunk or of several, and what `longest_paths` calls sizes."""
+
+    leaves: int
+    shape: tuple[float, float, float, float, float]
+
+
+@kept(1024)
+def _way(how: Schedule, pp: int, vpp: int, micro_batches: int) -> _Way:
+    if how.own_order:
+        return _Way(STAYS, (float(pp), float(vpp), float(micro_batches), float(pp), float(pp)))
+    size = group_size(pp, micro_batches)
+    ahead = forwards_ahead(how.name, 0, pp, vpp, micro_batches, size)
+    sizes = float(pp), float(vpp), float(micro_batches), float(size.item()), float(ahead.item())
+    return _Way(ONE_CHUNK if how.alternates else SEVERAL, sizes)
 
 
 def closed_form_classes_s(

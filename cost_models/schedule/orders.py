@@ -31,6 +31,7 @@ splits : lone backwards whose output leaves before their dW [P, slots].
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -70,16 +71,26 @@ class OperationOrder:
     backward_from: Ints
     splits: npt.NDArray[np.bool_]
 
-    @property
+    @cached_property
     def slots(self) -> Ints:
         """Slots that each device really has [pp]."""
         used = (self.forward_micro_batch != NONE) | (self.backward_micro_batch != NONE)
         return np.asarray(used.sum(axis=1))
 
-    @property
+    @cached_property
     def pairs(self) -> npt.NDArray[np.bool_]:
         """Which slots are fused forward-backward pairs [pp, slots]."""
         return np.asarray((self.forward_micro_batch != NONE) & (self.backward_micro_batch != NONE))
+
+    @cached_property
+    def has_pairs(self) -> bool:
+        """Whether any slot is a pair."""
+        return bool(self.pairs.any())
+
+    @cached_property
+    def has_splits(self) -> bool:
+        """Whether any slot is a split backward."""
+        return bool(self.splits.any())
 
 
 def group_size(pp: Ints | int, micro_batches: Ints | int) -> Ints:

@@ -59,8 +59,8 @@ class Sends:
     def lags_s(self, order: OperationOrder, candidates: int) -> Floats:
         """When an output arrives after its slot has ended: [1, n] the same for all, or rows by `EventGraph.lag`."""
         p2p = np.broadcast_to(np.asarray(self.p2p_s, dtype=np.float64), (candidates,))[:, None]
-        split = self.split_s if order.splits.any() else None
-        covering = self.covering_s if order.pairs.any() and np.any(p2p) else None
+        split = self.split_s if order.has_splits else None
+        covering = self.covering_s if order.has_pairs and np.any(p2p) else None
         if split is None and covering is None:
             return np.asarray(p2p.T)
         parts = order.pp * order.vpp

@@ -16,13 +16,14 @@ durations, lags : the tables that slots index [rows, n] [s].
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.bounded_cache import kept
-from cost_models.compiled import compiled
+from cost_models.compiled import compiled, row_major
 from cost_models.schedule.kinds import Schedule, schedule
 from cost_models.schedule.orders import NONE, OperationOrder, operation_order
 from cost_models.schedule.sends import Sends, as_sends
@@ -61,6 +62,11 @@ class EventGraph:
     device: Ints
     last: Ints
     slot_of: Ints
+
+    @cached_property
+    def no_lag(self) -> Ints:
+        """Row of the table of lags where it has one row [row]."""
+        return np.zeros_like(self.lag)
 
 
 def event_graph(kind: str, pp: int, vpp: int, micro_batches: int) -> EventGraph:
@@ -222,6 +228,8 @@ def makespan_s(
     """
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     blocks = _blocks(durations.shape[1], graph.count)
+    if len(blocks) == 1:
+        return np.asarray(run_slots(graph, durations, lags)[0][graph.last].max(axis=0))
     return np.concatenate([run_slots(graph, durations[:, b], lags[:, b])[0][graph.last].max(axis=0) for b in blocks])
 
 
@@ -283,7 +291,7 @@ def prepared(
             f"not {forward_s.shape} and {backward_s.shape}"
         )
     rows = [forward_s.reshape(candidates, -1), backward_s.reshape(candidates, -1)]
-    if order.pairs.any():
+    if order.has_pairs:
         pair = forward_s[..., :, None] + backward_s[..., None, :]
         if hidden_pair_s is not None:
             pair = pair - hidden_pair_s
@@ -302,8 +310,8 @@ def run_slots(graph: EventGraph, durations: Floats, lags: Floats) -> tuple[Float
     for table in (ends, arrivals):
         table[graph.count :] = ((0.0,), (-np.inf,))
     inputs = graph.previous, graph.first_input, graph.second_input
-    lag = graph.lag if len(lags) > 1 else np.zeros_like(graph.lag)
-    tables = np.array(durations, order="C"), np.array(lags, order="C")
+    lag = graph.lag if len(lags) > 1 else graph.no_lag
+    tables = row_major(durations), row_major(lags)
     _run(*inputs, graph.duration, lag, *tables, ends, arrivals)
     return ends, arrivals
 

@@ -145,6 +145,14 @@ def with_choices(problem: InnerProblem, priced: Priced, choices: frozenset[str],
     return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.workspace_bytes)
 
 
+def under_limit(problem: InnerProblem, priced: Priced) -> InnerProblem:
+    """The problem of a candidate at the limit of the context that it is priced in: nothing else depends on it."""
+    machine = priced.context.machine
+    outside = priced.at(priced.classes.communication_bytes) + machine.runtime_bytes
+    limit = allocator_limit_bytes(priced.context.limit_bytes, outside, machine.fragmentation)
+    return replace(problem, limit_bytes=float(limit))
+
+
 def repriced(problem: InnerProblem, priced: Priced, *, choices: frozenset[str]) -> InnerProblem:
     """The problem at the prices of the same candidate on another machine.
 

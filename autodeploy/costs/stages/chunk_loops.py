@@ -58,6 +58,128 @@ def peaks(chunk_bytes: Floats, moments: Floats) -> Floats:
 
 
 @compiled
+def pass_times(
+    layout: Ints | Floats,
+    applied: Ints,
+    layer_class: Ints,
+    of_layers: tuple[Floats, Floats],
+    of_pieces: tuple[Floats, Floats],
+    places: Ints,
+    of_options: tuple[Floats, Floats],
+    blocking_s: Floats,
+    link_bytes_per_s: Floats,
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Forward and backward of every chunk, what its swaps add to each, and their transfer one way [n, pp, vpp].
+
+    applied [n, pp, options], layer_class [options]. of_layers, of_pieces : forward and backward of a layer [n or 1,
+    classes] and of a piece [n or 1, pieces]. places : stage and chunk of every piece [pieces, 2]. of_options : what an
+    option adds to the backward pass of a layer, and the bytes that it swaps [n or 1, options]. blocking_s, link [n or
+    1]. Options fill a stage's chunks in order.
+    """
+    n, pp, vpp, classes = layout.shape
+    forward, backward, swapped = np.empty((n, pp, vpp)), np.empty((n, pp, vpp)), np.zeros((n, pp, vpp))
+    out, back = np.empty((n, pp, vpp)), np.empty((n, pp, vpp))
+    extra_s, swap_bytes = of_options
+    for row in range(n):
+        of = row if len(blocking_s) > 1 else 0
+        for stage in range(pp):
+            for chunk in range(vpp):
+                there = here = 0.0
+                for number in range(classes):
+                    there += layout[row, stage, chunk, number] * of_layers[0][of, number]
+                    here += layout[row, stage, chunk, number] * of_layers[1][of, number]
+                forward[row, stage, chunk], backward[row, stage, chunk] = there + blocking_s[of], here + blocking_s[of]
+        for piece in range(len(places)):
+            forward[row, places[piece, 0], places[piece, 1]] += of_pieces[0][of, piece]
+            backward[row, places[piece, 0], places[piece, 1]] += of_pieces[1][of, piece]
+        for stage in range(pp):
+            for option in range(len(layer_class)):
+                left, chunk = applied[row, stage, option], 0
+                while left > 0 and chunk < vpp:
+                    size = layout[row, stage, chunk, layer_class[option]]
+                    backward[row, stage, chunk] += min(left, size) * extra_s[of, option]
+                    swapped[row, stage, chunk] += min(left, size) * swap_bytes[of, option]
+                    left -= size
+                    chunk += 1
+            for chunk in range(vpp):
+                moved = swapped[row, stage, chunk] / link_bytes_per_s[of]
+                swapped[row, stage, chunk] = moved
+                out[row, stage, chunk] = max(moved - forward[row, stage, chunk], 0.0)
+                back[row, stage, chunk] = max(moved - backward[row, stage, chunk], 0.0)
+    return forward, backward, out, back, swapped
+
+
+@compiled
+def stage_totals(layout: Ints | Floats, of_layer: Floats, of_piece: Floats, places: Ints) -> Floats:
+    """Sum over the layers and the pieces of every stage [n, pp] of a number of theirs [n or 1, classes or pieces].
+
+    places : stage and chunk of every piece [pieces, 2].
+    """
+    n, pp, vpp, classes = layout.shape
+    total, chunks = np.empty((n, pp)), np.empty((pp, vpp))
+    for row in range(n):
+        of = row if len(of_layer) > 1 else 0
+        for stage in range(pp):
+            for chunk in range(vpp):
+                total_of_chunk = 0.0
+                for number in range(classes):
+                    total_of_chunk += layout[row, stage, chunk, number] * of_layer[of, number]
+                chunks[stage, chunk] = total_of_chunk
+        for piece in range(len(places)):
+            chunks[places[piece, 0], places[piece, 1]] += of_piece[of, piece]
+        for stage in range(pp):
+            total_of_stage = chunks[stage, 0]
+            for chunk in range(1, vpp):
+                total_of_stage += chunks[stage, chunk]
+            total[row, stage] = total_of_stage
+    return total
+
+
+@compiled
+def held_bytes(
+    layout: Ints | Floats,
+    applied: Ints,
+    layer_class: Ints,
+    of_layer: Floats,
+    of_piece: Floats,
+    places: Ints,
+    saved: Floats,
+    moments: Floats,
+) -> Floats:
+    """Most bytes that the micro batches in flight of every stage hold at its moments [n, pp].
+
+    of_layer [1, classes], of_piece [1, pieces], places [pieces, 2] : as of `stage_totals`, of one micro batch. saved :
+    what an option frees of a layer, first chunks first [1, options]. moments [pp, moments, vpp] : micro batches.
+    """
+    n, pp, vpp, classes = layout.shape
+    most, chunks = np.empty((n, pp)), np.empty((pp, vpp))
+    for row in range(n):
+        for stage in range(pp):
+            for chunk in range(vpp):
+                total = 0.0
+                for number in range(classes):
+                    total += layout[row, stage, chunk, number] * of_layer[0, number]
+                chunks[stage, chunk] = total
+        for piece in range(len(places)):
+            chunks[places[piece, 0], places[piece, 1]] += of_piece[0, piece]
+        for stage in range(pp):
+            for option in range(len(layer_class)):
+                left, chunk = applied[row, stage, option], 0
+                while left > 0 and chunk < vpp:
+                    size = layout[row, stage, chunk, layer_class[option]]
+                    chunks[stage, chunk] += min(left, size) * -saved[0, option]
+                    left -= size
+                    chunk += 1
+            most[row, stage] = -np.inf
+            for moment in range(moments.shape[1]):
+                peak = 0.0
+                for chunk in range(vpp):
+                    peak += chunks[stage, chunk] * moments[stage, moment, chunk]
+                most[row, stage] = max(most[row, stage], peak)
+    return most
+
+
+@compiled
 def covering_sends(layout: Ints | Floats, covering_s: Floats) -> Floats:
     """Weight gradients beside the sends of a forward and a backward chunk [n, pp, vpp, vpp].
 

@@ -22,9 +22,12 @@ from autodeploy.costs.stages.chunk_loops import (
     add_options,
     beside_swaps,
     covering_sends,
+    held_bytes,
     layer_totals,
     pair_chunks,
+    pass_times,
     peaks,
+    stage_totals,
 )
 from cost_models.arrays import Floats, Ints
 from cost_models.compiled import row_major
@@ -37,7 +40,6 @@ from cost_models.schedule import (
     model_parts,
     operation_order,
 )
-from cost_models.swap import exposed_swap_s, transfer_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -194,6 +196,11 @@ class InnerProblem:
         )
 
     @cached_property
+    def places(self) -> Ints:
+        """Stage and chunk of every piece [pieces, 2]."""
+        return np.array([(each.stage, each.chunk) for each in self.pieces], dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
     def classes_of_options(self) -> Ints:
         """The class of layers of every option [options]."""
         return np.array([option.layer_class for option in self.options], dtype=np.int64)
@@ -273,18 +280,23 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints, costs: Chunk
     costs : in place of the problem's own, on one machine a layout.
     """
     costs = costs or problem.costs
-    blocking, link = (each[:, None, None] for each in (costs.blocking_p2p_s, costs.host_link_bytes_per_s))
-    forward, backward = (chunk_totals(problem, name, layout, blocking, costs) for name in ("forward_s", "backward_s"))
-    swapped = np.zeros_like(forward)
-    _add(problem, applied, layout, costs.extra_backward_s, backward)
-    _add(problem, applied, layout, costs.swap_bytes, swapped)
-    out, back = exposed_swap_s(swapped, link, forward), exposed_swap_s(swapped, link, backward)
+    forward, backward, out, back, moved = pass_times(
+        row_major(layout),
+        row_major(applied),
+        problem.classes_of_options,
+        (costs.layers["forward_s"], costs.layers["backward_s"]),
+        (costs.pieces["forward_s"], costs.pieces["backward_s"]),
+        problem.places,
+        (costs.extra_backward_s, costs.swap_bytes),
+        costs.blocking_p2p_s,
+        costs.host_link_bytes_per_s,
+    )
     hidden, p2p_s = np.zeros((*forward.shape, problem.vpp)), np.broadcast_to(costs.p2p_s, (len(layout),))
     if not problem.pairs:
         return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(p2p_s))
     parts = row_major(np.asarray(layout, dtype=np.float64))  # as the sweep has them: compiled once
     hidden, exchange = pair_chunks(parts, costs.hidden_s, costs.exchange_s, costs.first_s)
-    beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, link))
+    beside_swaps(hidden, forward, backward, out, back, moved)
     covering = covering_sends(row_major(layout), costs.layers["covering_s"])
     sends = Sends(p2p_s, covering, chunk_totals(problem, "split_s", layout, costs=costs))
     return ChunkTimes(forward + out, backward + back, out, back, hidden, exchange, sends)
@@ -303,14 +315,19 @@ def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
 
 def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:
     """Weights, gradients and optimizer states [n, pp]."""
-    return over_chunks(chunk_totals(problem, "static_bytes", layout))
+    costs = problem.costs
+    return stage_totals(
+        row_major(layout), costs.layers["static_bytes"], costs.pieces["static_bytes"], problem.places
+    )
 
 
 def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
     """Activations of all micro batches in flight [n, pp]."""
-    chunk = chunk_totals(problem, "activation_bytes", layout)
-    _add(problem, applied, layout, -problem.saved_bytes, chunk)
-    return worst_moment(problem, chunk)
+    costs, options = problem.costs, (row_major(applied), problem.classes_of_options)
+    of_layer, of_piece = costs.layers["activation_bytes"], costs.pieces["activation_bytes"]
+    return held_bytes(
+        row_major(layout), *options, of_layer, of_piece, problem.places, problem.saved_bytes, row_major(problem.moments)
+    )
 
 
 def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
@@ -330,7 +347,9 @@ def tail_s(problem: InnerProblem, layout: Ints, costs: ChunkCosts | None = None)
 
     costs : as of `chunk_times`.
     """
-    return np.asarray(problem.tail_s + over_chunks(chunk_totals(problem, "tail_s", layout, costs=costs)).max(axis=-1))
+    costs = costs or problem.costs
+    total = stage_totals(row_major(layout), costs.layers["tail_s"], costs.pieces["tail_s"], problem.places)
+    return np.asarray(problem.tail_s + total.max(axis=-1))
 
 
 def by_class(starts: Numbers, ends: Numbers, layers: Sequence[int]) -> Numbers:

@@ -50,6 +50,7 @@ def best_first(
     with WorkerProcess(remote, parallel=parallel, should_cancel=request.should_cancel) as worker:
         bounding = CandidateBounds(request, local, worker)
         frontier = _searched(bounding, request, prune=prune)
+    frontier.solver = local
     frontier.cut(2 * request.top_k if keep is None else keep)
     # What was solved and is not kept may still be faster otherwise.
     kept = [solved.index for solved in frontier.best]

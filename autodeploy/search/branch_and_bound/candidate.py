@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.costs.layers.unit_costs import unit_costs
-from autodeploy.costs.stages.build_problem import build_problem, with_choices
+from autodeploy.costs.stages.build_problem import build_problem, under_limit, with_choices
 from autodeploy.costs.stages.inner_problem import chunk_times
 from autodeploy.costs.stages.step_classes import Priced, step_classes
 from autodeploy.search.bounds.outer_bound import outer_bounds_s
@@ -98,8 +98,8 @@ class CandidatePlans:
 
     Parameters
     ----------
-    units : costs of its cut of tensors, where known. priced : gives it with the costs of its layers, where others are
-        priced with it.
+    priced : gives it with the costs of its layers, where those are known. like : the same candidate under another limit
+        of memory, the only difference of their problems.
     """
 
     def __init__(
@@ -107,26 +107,27 @@ class CandidatePlans:
         candidate: Candidates,
         context: Context,
         should_cancel: Callable[[], bool] | None,
-        units: UnitCosts | None = None,
         priced: Callable[[], Priced] | None = None,
+        like: CandidatePlans | None = None,
     ) -> None:
-        self.candidate, self.context, self.units, self._should_cancel = candidate, context, units, should_cancel
-        self._priced = priced or self._priced_alone
-        self._built: InnerProblem | None = None
+        self.candidate, self.context, self._should_cancel = candidate, context, should_cancel
+        self._priced, self._like = priced, like
+        self._built: dict[frozenset[str], InnerProblem] = {}
 
     @cached_property
     def priced(self) -> Priced:
         """With the costs of its layers."""
-        return self._priced()
-
-    def _priced_alone(self) -> Priced:
-        units = unit_costs(self.context, self.candidate) if self.units is None else self.units
-        return Priced(step_classes(units, self.candidate, self.context), self.candidate, self.context)
+        if self._like is not None:
+            return replace(self._like.priced, context=self.context)
+        if self._priced is not None:
+            return self._priced()
+        classes = step_classes(unit_costs(self.context, self.candidate), self.candidate, self.context)
+        return Priced(classes, self.candidate, self.context)
 
     @cached_property
     def choices(self) -> frozenset[str]:
         """Memory choices that it may use."""
-        return memory_choices(self.candidate, self.context)
+        return memory_choices(self.candidate, self.context) if self._like is None else self._like.choices
 
     def template(self) -> Quick:
         """The fastest template, in a fraction of the time of a quick plan, and mostly within 2 % of it.
@@ -195,10 +196,15 @@ class CandidatePlans:
         return problem, replace(solution, bound_s=bound_s)
 
     def _problem(self, choices: frozenset[str]) -> InnerProblem:
-        if self._built is None:
-            self._built = build_problem(self.priced, choices=choices)
-            return self._built
-        return with_choices(self._built, self.priced, choices, menu=True)
+        built = self._built
+        if choices not in built:
+            if self._like is not None:
+                built[choices] = under_limit(self._like._problem(choices), self.priced)
+            elif built:
+                built[choices] = with_choices(next(iter(built.values())), self.priced, choices, menu=True)
+            else:
+                built[choices] = build_problem(self.priced, choices=choices)
+        return built[choices]
 
     def problems(self) -> Iterator[InnerProblem]:
         """Without recomputing whole layers and, where that is allowed, with it."""
@@ -236,6 +242,8 @@ LIKELY = 8_192
 BATCH_SIZE = 16
 """Of these, so many are priced in one batch: that takes little longer than one."""
 MOST_BATCHES = 16
+KEPT_PLANS = 1024
+"""Candidates whose problems are kept: they are looked at again with less room."""
 
 
 class PricedTogether:
@@ -290,7 +298,7 @@ class CandidateSolver:
         self._candidates, self._contexts, self._costs = request.candidates, request.contexts, request.costs
         self._outer = request.outer
         self.stopped: Callable[[], bool] = request.cancelled
-        self._last: tuple[int, CandidatePlans] | None = None
+        self._kept: dict[int, CandidatePlans] = {}
         self._together = PricedTogether(request) if together else None
         self._tuples = TupleBounds(self._candidates, self._contexts, self._costs, lambda: self.stopped())
 
@@ -334,14 +342,20 @@ class CandidateSolver:
         return how(self.plans(index))
 
     def plans(self, index: int) -> CandidatePlans:
-        """What makes plans of a candidate: the last one's is kept."""
-        if self._last is None or self._last[0] != index:
-            row = slice(index, index + 1)
-            candidate, context = self._candidates.take(row), self._contexts(index)
-            priced = None if self._together is None else partial(self._together.at, index, context)
-            plans = CandidatePlans(candidate, context, lambda: self.stopped(), self._costs.at(index), priced)
-            self._last = index, plans
-        return self._last[1]
+        """What makes plans of a candidate; that of the last ones is kept."""
+        if index not in self._kept:
+            if len(self._kept) == KEPT_PLANS:
+                del self._kept[next(iter(self._kept))]
+            candidate, context = self._candidates.take(slice(index, index + 1)), self._contexts(index)
+            priced = self._alone if self._together is None else self._together.at
+            self._kept[index] = CandidatePlans(
+                candidate, context, lambda: self.stopped(), partial(priced, index, context)
+            )
+        return self._kept[index]
+
+    def _alone(self, index: int, context: Context) -> Priced:
+        candidate = self._candidates.take(slice(index, index + 1))
+        return Priced(step_classes(self._costs.at(index), candidate, context), candidate, context)
 
 
 WAITING = 2
@@ -353,7 +367,7 @@ class PlansAhead:
 
     Parameters
     ----------
-    how : the kind of plan. loaded : whether this process has made such plans.
+    how : the kind of plan.
     """
 
     def __init__(
@@ -361,13 +375,11 @@ class PlansAhead:
         local: CandidateSolver,
         remote: WorkerProcess[CandidateSolver],
         how: Callable[[CandidatePlans], Quick] = CandidatePlans.quick,
-        *,
-        loaded: bool = False,
     ) -> None:
         self._local, self._remote, self._how = local, remote, how
         self._begun: dict[int, Future[Quick]] = {}
         self._made: dict[int, Quick] = {}
-        self._first = not loaded
+        self._first = True
 
     def plan(self, index: int, soon: Sequence[int]) -> Quick:
         """The plan of a candidate; soon: candidates that will probably be asked for next, in order."""

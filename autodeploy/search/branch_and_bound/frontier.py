@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.layers.unit_costs import CutCosts
     from autodeploy.costs.stages.inner_problem import InnerProblem
     from autodeploy.costs.sweep.sweep import Sweep
-    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.candidate import CandidateSolver, Solved
     from autodeploy.search.choices.effort import Budget
     from autodeploy.search.placement.evaluate import InnerPlan
     from autodeploy.space.candidates import Candidates
@@ -59,7 +59,8 @@ class SolvedCandidate:
 class SearchState:
     """What the search knows so far.
 
-    found : once it has ended, the best of each outer tuple that has a plan, in the order of `best`.
+    found : once it has ended, the best of each outer tuple that has a plan, in the order of `best`. solver : knows the
+    problems of candidates that were planned.
     """
 
     best: list[Solved] = field(default_factory=list)
@@ -71,6 +72,7 @@ class SearchState:
     relaxation: str = ""  # what open_bound_s rests on
     cancelled: bool = False
     work: float = 0.0
+    solver: CandidateSolver | None = None
     least_bytes: float | None = None  # no strategy takes less on the card; only the search for memory knows
 
     def cut(self, keep: int) -> None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
 from autodeploy.costs.stages.build_problem import build_problem
 from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.search.bounds.problem_bound import relax_bound
-from autodeploy.search.branch_and_bound.candidate import CandidatePlans, CandidateSolver, PlansAhead, refining
+from autodeploy.search.branch_and_bound.candidate import CandidatePlans, CandidateSolver, Solved, refining
 from autodeploy.search.branch_and_bound.frontier import SearchState, bytes_on_card, card_bytes, held_bytes
-from autodeploy.search.branch_and_bound.quick_plans import LOOKAHEAD_CANDIDATES
 from autodeploy.search.branch_and_bound.worker_process import WorkerProcess
 from autodeploy.search.choices.effort import QUICK
 from autodeploy.search.choices.memory_options import menus
@@ -30,12 +29,14 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.stages.inner_problem import InnerProblem
-    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.candidate import Quick
     from autodeploy.search.branch_and_bound.frontier import SearchRequest
     from autodeploy.search.choices.effort import Effort
     from autodeploy.search.placement.evaluate import InnerSolution
     from cost_models.arrays import Floats
 
+A = TypeVar("A")
+T = TypeVar("T")
 
 MEMORY_TOLERANCE: Final = 2e-3
 """Room is known to this share."""
@@ -163,24 +164,89 @@ WAYS_MARGIN: Final = 0.04
 """Ways to keep optimizer states that are slower by more than the fastest plan, as a share, are nobody's best."""
 
 
+class _Looks:
+    """Looks at candidates and plans them, each below a limit of its own.
+
+    Parameters
+    ----------
+    home : makes problems of candidates, whatever their limit. limited : the context of a candidate with its limit.
+    """
+
+    def __init__(self, home: CandidateSolver, request: SearchRequest, limited: Callable[[int], Context]) -> None:
+        self._home, self._swept, self._limited = home, request.swept, limited
+        self._plans: dict[int, CandidatePlans] = {}
+        self.stopped: Callable[[], bool] = request.cancelled
+
+    def _of(self, index: int) -> CandidatePlans:
+        if index not in self._plans:
+            like = self._home.plans(index)
+            self._plans[index] = CandidatePlans(
+                like.candidate, self._limited(index), lambda: self.stopped(), like=like
+            )
+        return self._plans[index]
+
+    def templates(self, ways: Sequence[int]) -> list[tuple[int, Quick]]:
+        """Templates of the candidates of an outer strategy that fit, the fastest first.
+
+        Where one has to recompute nothing, ways that are slower without that are not looked at.
+        """
+        bare_s = self._swept.step_time_s
+        found: list[tuple[int, Quick]] = []
+        settled_s = math.inf
+        for index in ways:
+            if self.stopped():
+                break
+            if bare_s[index] >= settled_s:
+                continue
+            problem, solution = self._of(index).template()
+            if solution.plan is not None:
+                found.append((index, (problem, solution)))
+                if not solution.plan.applied.any():
+                    settled_s = min(settled_s, float(bare_s[index]))
+        return sorted(found, key=lambda one: (one[1][1].step_s, one[0]))
+
+    def quick(self, index: int) -> Quick:
+        """The quick plan of a candidate."""
+        return self._of(index).quick()
+
+    def solved(self, index: int, plan: Quick) -> Solved:
+        """A candidate with a plan of it."""
+        plans = self._of(index)
+        return Solved(index, plans.candidate, plans.context, *plan)
+
+    def refined(self, solved: Solved, effort: Effort) -> Quick:
+        """A plan solved in full from what it is."""
+        return refining(solved, effort, counts=False)(self._of(solved.index))
+
+
 class RoomyPlans:
     """Solves candidates of a search below limits of their own.
 
     Parameters
     ----------
-    limit_bytes : what a candidate may take of a card, by its index; the same for all of an outer strategy.
+    limit_bytes : what a candidate may take of a card, by its index; the same for all of an outer strategy. solver :
+        knows problems of the candidates.
     """
 
-    def __init__(self, request: SearchRequest, limit_bytes: Callable[[int], float], *, parallel: bool) -> None:
+    def __init__(
+        self,
+        request: SearchRequest,
+        limit_bytes: Callable[[int], float],
+        *,
+        parallel: bool,
+        solver: CandidateSolver | None = None,
+    ) -> None:
         contexts: dict[tuple[int, float], Context] = {}
 
         def limited(index: int) -> Context:
             context, limit = request.contexts(index), limit_bytes(index)
-            return contexts.setdefault((id(context), limit), replace(context, limit_bytes=limit))
+            if (id(context), limit) not in contexts:
+                contexts[id(context), limit] = replace(context, limit_bytes=limit)
+            return contexts[id(context), limit]
 
         self._request, self._limited, self._parallel = request, limited, parallel
-        roomy = replace(request, contexts=limited, costs=request.costs)
-        self._here, self._there = (CandidateSolver(roomy, together=True) for _ in range(2))
+        home = solver or CandidateSolver(request, together=True)
+        self._here, self._there = (_Looks(home, request, limited) for _ in range(2))
         self._of_outer = np.argsort(request.outer, kind="stable")
         self._sorted = request.outer[self._of_outer]
 
@@ -193,56 +259,31 @@ class RoomyPlans:
         """
         outer = self._request.outer
         made: dict[int, Solved] = {}
+        firsts = {int(outer[index]): index for index in reversed(indices)}
+        numbers = sorted(firsts, key=lambda number: self._slots(firsts[number]), reverse=True)
+        ways = {number: self._ways(number) for number in numbers}
+        away = {*numbers[1::2]}  # the worker's, with all that their problems take
         with WorkerProcess(self._there, parallel=self._parallel, should_cancel=self._request.should_cancel) as worker:
-            looks = PlansAhead(self._here, worker, CandidatePlans.template, loaded=True)  # the search made such plans
-            quick = PlansAhead(self._here, worker, loaded=True)
-            firsts = {int(outer[index]): index for index in reversed(indices)}
-            numbers = sorted(firsts, key=lambda number: self._slots(firsts[number]), reverse=True)
-            ways = {number: self._ways(number) for number in numbers}
-            found: dict[int, list[Solved]] = {}
-            for place, number in enumerate(numbers):
-                later = [ways[other][0] for other in numbers[place + 1 :]]
-                found[number] = self._looked(ways[number], later[:LOOKAHEAD_CANDIDATES], looks)
-            fastest_s = min((each.solution.step_s for ones in found.values() for each in ones), default=math.inf)
-            near: list[int] = []
+            looks = _shared(worker, self._here, _Looks.templates, [(ways[each], each in away) for each in numbers])
+            found = {number: look or [] for number, look in zip(numbers, looks, strict=True)}
+            times = {index: plan[1].step_s for ones in found.values() for index, plan in ones}
+            fastest_s = min(times.values(), default=math.inf)
+            near: list[tuple[int, bool]] = []
             for number, ones in found.items():
-                close = [each for each in ones if each.solution.step_s <= (1.0 + WAYS_MARGIN) * fastest_s]
+                close = [one for one in ones if times[one[0]] <= (1.0 + WAYS_MARGIN) * fastest_s]
                 kept = close or ones[:1]
-                made |= {each.index: each for each in kept}
+                made |= {index: self._here.solved(index, plan) for index, plan in kept}
+                hopeful = [index for index, _ in kept if times[index] <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
                 if not ones:
-                    near += dict.fromkeys((firsts[number], self._lightest(ways[number])))
-                near += [each.index for each in kept if each.solution.step_s <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
-            for place, index in enumerate(near):
-                if self._request.cancelled():
-                    break
-                plan = quick.plan(index, near[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
-                before_s = made[index].solution.step_s if index in made else math.inf
-                if plan[1].plan is not None and plan[1].step_s <= before_s:
+                    hopeful = [*dict.fromkeys((firsts[number], self._lightest(ways[number])))]
+                near += [(index, number in away) for index in hopeful]
+            plans = _shared(worker, self._here, _Looks.quick, near)
+            for (index, _), plan in zip(near, plans, strict=True):
+                if plan is not None and plan[1].plan is not None and plan[1].step_s <= times.get(index, math.inf):
                     made[index] = self._here.solved(index, plan)
         order = {number: place for place, number in enumerate(dict.fromkeys(int(outer[index]) for index in indices))}
         in_order = sorted(made, key=lambda index: (order[int(outer[index])], made[index].solution.step_s, index))
         return [self._at_home(made[index]) for index in in_order]
-
-    def _looked(self, ways: Sequence[int], later: Sequence[int], looks: PlansAhead) -> list[Solved]:
-        """Templates of the candidates of an outer strategy that fit, the fastest first.
-
-        Where one has to recompute nothing, ways that are slower without that are not looked at.
-
-        later : candidates that will be looked at afterwards.
-        """
-        swept = self._request.swept
-        found: list[Solved] = []
-        for index in ways:
-            if self._request.cancelled():
-                break
-            if any(
-                not one.plan.applied.any() and swept.step_time_s[one.index] <= swept.step_time_s[index] for one in found
-            ):
-                continue
-            plan = looks.plan(index, later)
-            if plan[1].plan is not None:
-                found.append(self._here.solved(index, plan))
-        return sorted(found, key=lambda one: (one.solution.step_s, one.index))
 
     def _at_home(self, solved: Solved) -> Solved:
         return replace(solved, context=self._request.contexts(solved.index))
@@ -271,9 +312,25 @@ class RoomyPlans:
 
     def refined(self, solved: Solved, effort: Effort) -> Solved:
         """A plan solved in full from what it is; itself where that finds nothing faster."""
-        problem, better = self._here.plan(solved.index, refining(solved, effort, counts=False))
+        problem, better = self._here.refined(solved, effort)
         return replace(solved, problem=problem, solution=better) if better.step_s < solved.solution.step_s else solved
 
     def card_bytes(self, solved: Solved) -> float:
         """`card_bytes` of a plan that was made here."""
         return card_bytes(replace(solved, context=self._limited(solved.index)))
+
+
+def _shared(
+    worker: WorkerProcess[_Looks], here: _Looks, method: Callable[[_Looks, A], T], asked: Sequence[tuple[A, bool]]
+) -> list[T | None]:
+    """Answers to questions, those that are the worker's from there; None of those that were cancelled."""
+    begun = {place: worker.begin(method, each) for place, (each, away) in enumerate(asked) if away}
+    answers: list[T | None] = [None] * len(asked)
+    for place, (each, away) in enumerate(asked):
+        if not away and not here.stopped():
+            answers[place] = method(here, each)
+            for other in begun.values():
+                other.ready()  # takes its answer over, so that the worker goes on
+    for place, future in begun.items():
+        answers[place] = future.result()
+    return answers

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.evidence import evidence_of, named_by, realised_share, unproven
+from autodeploy.calibration.evidence import (
+    AXES_SHOWN,
+    USED_WITH,
+    evidence_of,
+    is_unproven,
+    named_by,
+    realised_share,
+    unproven,
+)
 from autodeploy.costs.prediction_spread import RUN_AXES
 from autodeploy.search.ranking.uncertainty import run_of
 from autodeploy.space.tree import distinct
@@ -40,10 +48,13 @@ def unproven_in(evidence: Iterable[Evidence]) -> frozenset[str]:
 
 def unproven_axes(candidates: Candidates, context: Context) -> Ints:
     """How many degrees and words of each candidate no run has [n]; features are left out, which a layout may add."""
-    first, inverse = distinct([getattr(candidates, axis) for axis in RUN_AXES])
-    rows = (run_of(candidates.take(slice(row, row + 1)), context, features=False) for row in first.tolist())
-    counts = np.array([len(unproven(row, context.family)) for row in rows], dtype=np.int64)
-    return np.asarray(counts[inverse])
+    counts = np.zeros(len(candidates), dtype=np.int64)
+    for axis in AXES_SHOWN:
+        read = [axis, USED_WITH.get(axis, axis)] if axis in RUN_AXES else []
+        first, inverse = distinct([getattr(candidates, name) for name in read] or [counts * 0])
+        rows = (run_of(candidates.take(slice(row, row + 1)), context, features=False) for row in first.tolist())
+        counts += np.array([is_unproven(row, context.family, axis) for row in rows], dtype=np.int64)[inverse]
+    return counts
 
 
 def share_draws(names: Iterable[str], count: int) -> dict[str, Floats]:
