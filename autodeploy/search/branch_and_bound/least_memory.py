@@ -25,14 +25,14 @@ from autodeploy.search.placement.solve import solve
 from autodeploy.space.tree import OPTIMIZER_STATE_AXES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.stages.inner_problem import InnerProblem
     from autodeploy.search.branch_and_bound.candidate import Quick
     from autodeploy.search.branch_and_bound.frontier import SearchRequest
     from autodeploy.search.choices.effort import Effort
-    from autodeploy.search.placement.evaluate import InnerSolution
+    from autodeploy.search.placement.evaluate import InnerPlan, InnerSolution
     from cost_models.arrays import Floats
 
 A = TypeVar("A")
@@ -160,6 +160,8 @@ def _squeezed(
 
 TEMPLATE_MARGIN: Final = 0.06
 """A quick plan is hardly ever faster by more than its template."""
+ALIKE: Final = 0.002
+"""Gains that differ by less, as a share, are the same: a tenth of a search's usual gap."""
 WAYS_MARGIN: Final = 0.04
 """Ways to keep optimizer states that are slower by more than the fastest plan, as a share, are nobody's best."""
 
@@ -175,6 +177,7 @@ class _Looks:
     def __init__(self, home: CandidateSolver, request: SearchRequest, limited: Callable[[int], Context]) -> None:
         self._home, self._swept, self._limited = home, request.swept, limited
         self._plans: dict[int, CandidatePlans] = {}
+        self._templates: dict[int, Quick] = {}
         self.stopped: Callable[[], bool] = request.cancelled
 
     def _of(self, index: int) -> CandidatePlans:
@@ -198,16 +201,42 @@ class _Looks:
                 break
             if bare_s[index] >= settled_s:
                 continue
-            problem, solution = self._of(index).template()
+            problem, solution = self._template(index)
             if solution.plan is not None:
                 found.append((index, (problem, solution)))
                 if not solution.plan.applied.any():
                     settled_s = min(settled_s, float(bare_s[index]))
         return sorted(found, key=lambda one: (one[1][1].step_s, one[0]))
 
-    def quick(self, index: int) -> Quick:
-        """The quick plan of a candidate."""
-        return self._of(index).quick()
+    def _template(self, index: int) -> Quick:
+        if index not in self._templates:
+            self._templates[index] = self._of(index).template()
+        return self._templates[index]
+
+    def in_full(self, ways: Sequence[int]) -> list[tuple[int, Quick]]:
+        """Quick plans of candidates of an outer strategy, in the order of their templates.
+
+        Of those with the same layers and options in their templates the first alone is planned: where that moved
+        layers, the others gain as much by the same move, or are planned too.
+        """
+        planned: dict[Hashable, tuple[float, InnerPlan]] = {}
+        made: list[tuple[int, Quick]] = []
+        for index in ways:
+            if self.stopped():
+                break
+            before = self._template(index)
+            like = _content(before)
+            if like in planned:
+                gained, plan = planned[like]
+                after = self._of(index).template(plan.layout) if gained < 1.0 - ALIKE else before
+                if after[1].step_s <= gained * (1.0 + ALIKE) * before[1].step_s:
+                    made.append((index, after))
+                    continue
+            problem, solution = self._of(index).quick()
+            made.append((index, (problem, solution)))
+            if like is not None and solution.plan is not None:
+                planned.setdefault(like, (min(1.0, solution.step_s / before[1].step_s), solution.plan))
+        return made
 
     def solved(self, index: int, plan: Quick) -> Solved:
         """A candidate with a plan of it."""
@@ -217,6 +246,15 @@ class _Looks:
     def refined(self, solved: Solved, effort: Effort) -> Quick:
         """A plan solved in full from what it is."""
         return refining(solved, effort, counts=False)(self._of(solved.index))
+
+
+def _content(quick: Quick) -> Hashable:
+    """Layers and memory choices of a plan; None without one."""
+    problem, plan = quick[0], quick[1].plan
+    if plan is None:
+        return None
+    used = [(o.name, o.layer_class) for o, on in zip(problem.options, plan.applied.any(axis=0), strict=True) if on]
+    return plan.layout.tobytes(), tuple(used)
 
 
 class RoomyPlans:
@@ -268,7 +306,7 @@ class RoomyPlans:
             found = {number: look or [] for number, look in zip(numbers, looks, strict=True)}
             times = {index: plan[1].step_s for ones in found.values() for index, plan in ones}
             fastest_s = min(times.values(), default=math.inf)
-            near: list[tuple[int, bool]] = []
+            near: list[tuple[list[int], bool]] = []
             for number, ones in found.items():
                 close = [one for one in ones if times[one[0]] <= (1.0 + WAYS_MARGIN) * fastest_s]
                 kept = close or ones[:1]
@@ -276,11 +314,11 @@ class RoomyPlans:
                 hopeful = [index for index, _ in kept if times[index] <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
                 if not ones:
                     hopeful = [*dict.fromkeys((firsts[number], self._lightest(ways[number])))]
-                near += [(index, number in away) for index in hopeful]
-            plans = _shared(worker, self._here, _Looks.quick, near)
-            for (index, _), plan in zip(near, plans, strict=True):
-                if plan is not None and plan[1].plan is not None and plan[1].step_s <= times.get(index, math.inf):
-                    made[index] = self._here.solved(index, plan)
+                near += [(hopeful, number in away)] if hopeful else []
+            for plans in _shared(worker, self._here, _Looks.in_full, near):
+                for index, plan in plans or ():
+                    if plan[1].plan is not None and plan[1].step_s <= times.get(index, math.inf):
+                        made[index] = self._here.solved(index, plan)
         order = {number: place for place, number in enumerate(dict.fromkeys(int(outer[index]) for index in indices))}
         in_order = sorted(made, key=lambda index: (order[int(outer[index])], made[index].solution.step_s, index))
         return [self._at_home(made[index]) for index in in_order]

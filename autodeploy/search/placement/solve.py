@@ -304,15 +304,18 @@ def _first_cuts(state: _Search) -> None:
     state.cuts = list(unique.values())
 
 
-def best_template(problem: InnerProblem) -> InnerSolution:
+def best_template(problem: InnerProblem, known: Ints | None = None) -> InnerSolution:
     """The fastest template of a problem; nothing is proven of it, nor where none fits.
 
     All layers of a stage have the same memory choices, or all of the model where the problem's options are uniform.
+    known : a layout [pp, vpp, classes] that counts as a template.
     """
     room = room_for_layers(problem)
     if room.sum() < problem.kind.copies * problem.total_layers:
         return InnerSolution("pruned", None)
     evaluator, sizes = Evaluator(problem), starts(problem, room)
+    if known is not None:
+        sizes = np.concatenate([sizes, to_sizes(problem, known)[None]])
     masks = promising_sets(replace(problem, uniform_options=True), len(sizes))
     if problem.uniform_options:
         best = quick_plan(evaluator, masks, sizes)
