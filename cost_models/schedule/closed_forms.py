@@ -78,6 +78,7 @@ def stage_times(
     """
     n, pp, vpp = forward_s.shape
     times = np.zeros((11, ranks, n))
+    paired = pairs.any()
     for place in range(ranks):
         device = place if step > 0 else pp - 1 - place
         head, tail = (0, vpp - 1) if step > 0 else (vpp - 1, 0)
@@ -88,7 +89,7 @@ def stage_times(
                 there, back = forward_s[row, device, chunk], backward_s[row, device, chunk]
                 forward, backward, both = forward + there, backward + back, both + (there + back)
                 slowest_forward, slowest_backward = max(slowest_forward, there), max(slowest_backward, back)
-                for other in range(vpp):
+                for other in range(vpp if paired else 0):
                     hidden += hidden_s[row, device, chunk, other] * pairs[device, chunk, other]
             times[0, place, row], times[1, place, row] = forward, backward
             times[2, place, row], times[3, place, row] = forward_s[row, device, head], backward_s[row, device, head]

@@ -228,9 +228,17 @@ def makespan_s(
     """
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     blocks = _blocks(durations.shape[1], graph.count)
-    if len(blocks) == 1:
-        return np.asarray(run_slots(graph, durations, lags)[0][graph.last].max(axis=0))
-    return np.concatenate([run_slots(graph, durations[:, b], lags[:, b])[0][graph.last].max(axis=0) for b in blocks])
+    if len(lags) > 1:
+        ends = (run_slots(graph, durations[:, b], lags[:, b])[0] for b in blocks)
+        return np.concatenate([each[graph.last].max(axis=0) for each in ends])
+    inputs = graph.previous, graph.first_input, graph.second_input, graph.duration
+    lag, makespan = row_major(lags[0]), np.empty(durations.shape[1])
+    for block in blocks:
+        ends = np.empty((graph.count + 2, len(makespan[block])))
+        ends[graph.count :] = ((0.0,), (-np.inf,))
+        _run_alike(*inputs, row_major(durations[:, block]), lag[block], ends)
+        makespan[block] = ends[graph.last].max(axis=0)
+    return makespan
 
 
 def simulate(
@@ -337,6 +345,19 @@ def _run(
             end = ready + durations[length, candidate]
             ends[slot, candidate] = end
             arrivals[slot, candidate] = end + lags[late, candidate]
+
+
+@compiled
+def _run_alike(
+    previous: Ints, first_input: Ints, second_input: Ints, duration: Ints, durations: Floats, lag_s: Floats, ends: Floats
+) -> None:
+    """`_run` where every output arrives as long after its slot [n]: it fills `ends` alone."""
+    for slot in range(len(previous)):
+        before, first, second, length = previous[slot], first_input[slot], second_input[slot], duration[slot]
+        for candidate in range(ends.shape[1]):
+            late = lag_s[candidate]
+            ready = max(ends[before, candidate], ends[first, candidate] + late, ends[second, candidate] + late)
+            ends[slot, candidate] = ready + durations[length, candidate]
 
 
 def _account(

@@ -291,8 +291,9 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints, costs: Chunk
         costs.blocking_p2p_s,
         costs.host_link_bytes_per_s,
     )
-    hidden, p2p_s = np.zeros((*forward.shape, problem.vpp)), np.broadcast_to(costs.p2p_s, (len(layout),))
+    p2p_s = np.broadcast_to(costs.p2p_s, (len(layout),))
     if not problem.pairs:
+        hidden = np.broadcast_to(np.zeros(1), (*forward.shape, problem.vpp))
         return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(p2p_s))
     parts = row_major(np.asarray(layout, dtype=np.float64))  # as the sweep has them: compiled once
     hidden, exchange = pair_chunks(parts, costs.hidden_s, costs.exchange_s, costs.first_s)

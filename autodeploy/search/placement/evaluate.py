@@ -14,7 +14,7 @@ from autodeploy.search.choices.layouts import moved, moves, to_layout, to_sizes
 from cost_models.schedule import SchedulePath, closed_form_s, critical_paths, makespan_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.search.placement.stage_choices import StageChoices
     from cost_models.arrays import Floats, Ints
@@ -89,7 +89,8 @@ class Evaluator:
         """Plans with what is known of them without simulation."""
         times, tail = chunk_times(self.problem, layout, applied), tail_s(self.problem, layout)
         schedule, passes = self.problem.schedule, (times.forward_s, times.backward_s)
-        form = closed_form_s(schedule, *passes, self.problem.micro_batches, times.hidden_pair_s, times.sends)
+        hidden = times.hidden_pair_s if self.problem.pairs else None
+        form = closed_form_s(schedule, *passes, self.problem.micro_batches, hidden, times.sends)
         return Timed(layout, applied, times, tail, form.makespan_s + tail)
 
     def bare_s(self, layout: Ints) -> Floats:
@@ -97,9 +98,16 @@ class Evaluator:
         none = np.zeros((*layout.shape[:2], len(self.problem.options)), dtype=np.int64)
         return self.timed(layout, none).least_s
 
-    def fastest(self, plans: Timed, rows: Ints, below_s: float = float("inf")) -> tuple[int, InnerPlan] | None:
-        """The fastest of the plans at some rows that is faster than below_s, with its row; ties go to the first."""
+    def fastest(
+        self, plans: Timed, rows: Ints, below_s: float = float("inf"), cuts: Sequence[SchedulePath] = ()
+    ) -> tuple[int, InnerPlan] | None:
+        """The fastest of the plans at some rows that is faster than below_s, with its row; ties go to the first.
+
+        cuts : paths of the schedule, on which plans are not simulated that take too long.
+        """
         rows = rows[plans.least_s[rows] < below_s]
+        for cut in cuts:
+            rows = rows[plans.tail_s[rows] + self._along_s(plans.times, cut, rows) * (1.0 - ROUNDING) < below_s]
         if not len(rows):
             return None
         step_s = self._simulated_s(plans.times, plans.tail_s, rows)
@@ -120,7 +128,13 @@ class Evaluator:
 
     def _simulated_s(self, times: ChunkTimes, tail: Floats, rows: Ints) -> Floats:
         passes = times.forward_s[rows], times.backward_s[rows]
-        return tail[rows] + makespan_s(self.problem.order, *passes, times.hidden_pair_s[rows], times.sends.take(rows))
+        hidden = times.hidden_pair_s[rows] if self.problem.pairs else None
+        return tail[rows] + makespan_s(self.problem.order, *passes, hidden, times.sends.take(rows))
+
+    def _along_s(self, times: ChunkTimes, path: SchedulePath, rows: Ints) -> Floats:
+        """Seconds of the plans at some rows along a path."""
+        hidden = times.hidden_pair_s[rows] if self.problem.pairs else None
+        return path.length_s(times.forward_s[rows], times.backward_s[rows], hidden, times.sends.take(rows))
 
     def plan(self, layout: Ints, applied: Ints) -> InnerPlan:
         """One plan with its simulated time."""
@@ -143,6 +157,8 @@ class Evaluator:
 
 
 SIMULATED_TOGETHER: Final = 64
+ROUNDING: Final = 1e-12
+"""By so much, as a share, the length of a path may differ that is added up in another order."""
 MOST_SIMULATED: Final = 192
 """Layouts simulated a move: the closed form of the rest is worse."""
 
@@ -169,8 +185,11 @@ def _best_of(
     sizes_of: Callable[[Ints], Ints],
     below_s: float,
     stop: Callable[[], bool],
+    cuts: Sequence[SchedulePath] = (),
 ) -> InnerPlan | None:
-    """`best_of` layouts that are made when they are looked at: [rows, parts] of row numbers below count."""
+    """`best_of` layouts that are made when they are looked at: [rows, parts] of row numbers below count; cuts : as of
+    `Evaluator.fastest`.
+    """
     problem = evaluator.problem
     bare = _bare_s(evaluator, count, sizes_of, stop)
     order = np.argsort(bare, kind="stable")[:MOST_SIMULATED]
@@ -185,7 +204,7 @@ def _best_of(
         if not ok.any():
             continue
         plans = evaluator.timed(layout[ok], applied[ok])
-        faster = evaluator.fastest(plans, np.arange(len(plans.least_s)), below_s)
+        faster = evaluator.fastest(plans, np.arange(len(plans.least_s)), below_s, cuts)
         if faster is not None:
             best = faster[1]
             below_s = best.step_s
@@ -210,16 +229,20 @@ def _bare_s(evaluator: Evaluator, count: int, sizes_of: Callable[[Ints], Ints], 
 def improve(
     evaluator: Evaluator, choices: StageChoices, start: InnerPlan, most: int, stop: Callable[[], bool]
 ) -> InnerPlan:
-    """Steepest descent over single-layer moves, at most `most` of them."""
-    best = start
+    """Steepest descent over single-layer moves, at most `most` of them.
+
+    What does not shorten the longest path of a plan is no faster.
+    """
+    best, cuts = start, list[SchedulePath]()
     for _ in range(most):
         if stop():
             break
+        cuts.append(evaluator.critical_path(best.layout, best.applied))
         sizes = to_sizes(evaluator.problem, best.layout)
         near = moves(evaluator.problem, sizes)
         # A tie is no improvement, whatever the last bits say.
         below_s = best.step_s * (1.0 - 1e-12)
-        better = _best_of(evaluator, choices, len(near), partial(_after, sizes, near), below_s, stop)
+        better = _best_of(evaluator, choices, len(near), partial(_after, sizes, near), below_s, stop, cuts)
         if better is None:
             break
         best = better

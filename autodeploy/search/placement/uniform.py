@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.stages.inner_problem import InnerProblem
     from autodeploy.search.placement.evaluate import Evaluator, InnerPlan
     from cost_models.arrays import Bools, Floats, Ints
+    from cost_models.schedule import SchedulePath
 
 MOST_TEMPLATE_ROWS = 2048
 FIRST_BATCH, NEXT_BATCHES = 8, 64
@@ -70,12 +71,15 @@ def quick_plan(
     ok = np.flatnonzero(fits(problem, layout, applied))
     plans = evaluator.timed(layout[ok], applied[ok])
     fastest: tuple[int, InnerPlan] | None = None
+    cuts: list[SchedulePath] = []
     order = np.argsort(plans.least_s, kind="stable")
     for batch in np.split(order, range(FIRST_BATCH, len(order), NEXT_BATCHES)) if len(ok) else ():
         if plans.least_s[batch[0]] >= below_s or stop():
             break
-        fastest = evaluator.fastest(plans, batch, below_s) or fastest
-        below_s = fastest[1].step_s if fastest else below_s
+        faster = evaluator.fastest(plans, batch, below_s, cuts)
+        if faster is not None:
+            fastest, below_s = faster, faster[1].step_s
+            cuts = [evaluator.critical_path(faster[1].layout, faster[1].applied)]
     if fastest is None:
         return None
     chosen, plan = fastest
