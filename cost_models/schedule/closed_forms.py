@@ -379,12 +379,15 @@ def closed_form_s(
         times = stage_times(forward, backward, hidden, pairs, late, runs, ranks, step)
         if not how.ends_meet or how.own_order:
             way = _way(how, ranks, vpp, runs)
-            shape = tuple(np.full(n, each) for each in way.shape)
+            stages, chunks, batches, size, ahead = (np.full(n, each) for each in way.sizes)
             work, beside, stage = longest_paths(
                 np.ones((ranks, n)),
                 (times[8], times[8]),
-                *((times[place], times[place + 1]) for place in (0, 2, 4, 9)),
-                shape,
+                (times[0], times[1]),
+                (times[2], times[3]),
+                (times[4], times[5]),
+                (times[9], times[10]),
+                (stages, chunks, batches, size, ahead),
                 edge,
                 row_major(sends.least_s(n)),
                 np.full(n, -np.inf),
@@ -405,8 +408,6 @@ def closed_form_s(
             *(ranks, vpp, runs, None),
             edge,
             sends.least_s(n),
-            ramps=how.copies == 1 or not how.own_order,
-            returns=not (how.own_order and order.has_splits),
         ).closed_form()
 
     if how.own_order or how.copies == 1:
@@ -424,7 +425,7 @@ class _Way:
     """How paths leave stages of one chunk or of several, and what `longest_paths` calls sizes."""
 
     leaves: int
-    shape: tuple[float, float, float, float, float]
+    sizes: tuple[float, float, float, float, float]
 
 
 @kept(1024)

@@ -229,8 +229,8 @@ def makespan_s(
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     blocks = _blocks(durations.shape[1], graph.count)
     if len(lags) > 1:
-        ends = (run_slots(graph, durations[:, b], lags[:, b])[0] for b in blocks)
-        return np.concatenate([each[graph.last].max(axis=0) for each in ends])
+        tables = (run_slots(graph, durations[:, b], lags[:, b])[0] for b in blocks)
+        return np.concatenate([each[graph.last].max(axis=0) for each in tables])
     inputs = graph.previous, graph.first_input, graph.second_input, graph.duration
     lag, makespan = row_major(lags[0]), np.empty(durations.shape[1])
     for block in blocks:
@@ -349,7 +349,13 @@ def _run(
 
 @compiled
 def _run_alike(
-    previous: Ints, first_input: Ints, second_input: Ints, duration: Ints, durations: Floats, lag_s: Floats, ends: Floats
+    previous: Ints,
+    first_input: Ints,
+    second_input: Ints,
+    duration: Ints,
+    durations: Floats,
+    lag_s: Floats,
+    ends: Floats,
 ) -> None:
     """`_run` where every output arrives as long after its slot [n]: it fills `ends` alone."""
     for slot in range(len(previous)):

@@ -317,9 +317,7 @@ def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
 def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:
     """Weights, gradients and optimizer states [n, pp]."""
     costs = problem.costs
-    return stage_totals(
-        row_major(layout), costs.layers["static_bytes"], costs.pieces["static_bytes"], problem.places
-    )
+    return stage_totals(row_major(layout), costs.layers["static_bytes"], costs.pieces["static_bytes"], problem.places)
 
 
 def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.costs.inputs.context import Context
-    from autodeploy.costs.layers.unit_costs import UnitCosts
     from autodeploy.costs.stages.inner_problem import InnerProblem
     from autodeploy.search.branch_and_bound.frontier import SearchRequest
     from autodeploy.search.branch_and_bound.worker_process import Future, WorkerProcess

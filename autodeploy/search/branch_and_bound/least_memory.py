@@ -183,9 +183,7 @@ class _Looks:
     def _of(self, index: int) -> CandidatePlans:
         if index not in self._plans:
             like = self._home.plans(index)
-            self._plans[index] = CandidatePlans(
-                like.candidate, self._limited(index), lambda: self.stopped(), like=like
-            )
+            self._plans[index] = CandidatePlans(like.candidate, self._limited(index), lambda: self.stopped(), like=like)
         return self._plans[index]
 
     def templates(self, ways: Sequence[int]) -> list[tuple[int, Quick]]:
@@ -214,14 +212,14 @@ class _Looks:
         return self._templates[index]
 
     def in_full(self, ways: Sequence[int]) -> list[tuple[int, Quick]]:
-        """Quick plans of candidates of an outer strategy, in the order of their templates.
+        """Quick plans of candidates of an outer strategy.
 
-        Of those with the same layers and options in their templates the first alone is planned: where that moved
-        layers, the others gain as much by the same move, or are planned too.
+        Of those with the same layers and options in their templates the one with most room alone is planned: where that
+        moved layers, the others gain as much by the same move, or are planned too.
         """
         planned: dict[Hashable, tuple[float, InnerPlan]] = {}
         made: list[tuple[int, Quick]] = []
-        for index in ways:
+        for index in sorted(ways, key=lambda way: (float(self._swept.least_bytes[way]), way)):
             if self.stopped():
                 break
             before = self._template(index)
@@ -253,8 +251,8 @@ def _content(quick: Quick) -> Hashable:
     problem, plan = quick[0], quick[1].plan
     if plan is None:
         return None
-    used = [(o.name, o.layer_class) for o, on in zip(problem.options, plan.applied.any(axis=0), strict=True) if on]
-    return plan.layout.tobytes(), tuple(used)
+    used = tuple(problem.options[number][:3] for number in np.flatnonzero(plan.applied.sum(axis=0)).tolist())
+    return plan.layout.tobytes(), used
 
 
 class RoomyPlans:
