@@ -68,7 +68,7 @@ def unproven(run: Mapping[str, Any], family: str) -> frozenset[str]:
 
 
 def is_unproven(run: Mapping[str, Any], family: str, axis: str) -> bool:
-    """Whether a run uses an axis of AXES_SHOWN as `evidence_of` has no run."""
+    """True where a run uses an axis of AXES_SHOWN as no run does that `evidence_of` has."""
     if is_used(run, axis):
         return not _having(family, axis, run[axis]).any()
     return not len(_pool(family).rows) and (run["moe"] or axis not in OF_EXPERTS)

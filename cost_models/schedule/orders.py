@@ -84,12 +84,12 @@ class OperationOrder:
 
     @cached_property
     def has_pairs(self) -> bool:
-        """Whether any slot is a pair."""
+        """True where a slot is a pair."""
         return bool(self.pairs.any())
 
     @cached_property
     def has_splits(self) -> bool:
-        """Whether any slot is a split backward."""
+        """True where a slot is a split backward."""
         return bool(self.splits.any())
 
 
