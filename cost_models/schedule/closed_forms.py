@@ -422,7 +422,7 @@ def closed_form_s(
 
 @dataclass(frozen=True)
 class _Way:
-    """How paths leave stages of one chunk or of several, and what `longest_paths` calls sizes."""
+    """The way paths leave stages of one chunk or of several, and what `longest_paths` calls sizes."""
 
     leaves: int
     sizes: tuple[float, float, float, float, float]
