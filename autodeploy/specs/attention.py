@@ -273,6 +273,10 @@ class Part:
     hint: str = ""
     excludes: tuple[str, ...] = ()
 
+    def is_in(self, model: ModelSpec) -> bool:
+        """Presence of its field in the model."""
+        return not self.field or bool(getattr(model, self.field))
+
     def beside(self, model: ModelSpec) -> Iterator[Fault]:
         """Fields that contradict the part's presence."""
         for name in (name for name in self.needs if getattr(model, name) is None):
@@ -322,10 +326,6 @@ class AttentionKind(Part):
     own_keys: bool = False
     own_positions: bool = False
     largest: Callable[[ModelSpec], int] | None = None
-
-    def is_in(self, model: ModelSpec) -> bool:
-        """Presence of its field in the model."""
-        return not self.field or getattr(model, self.field) is not None
 
 
 # Heads of keys and values.

@@ -26,7 +26,7 @@ from autodeploy.specs.attention import (
     no_bool,
 )
 from autodeploy.specs.base import Document
-from autodeploy.specs.model_rules import faults
+from autodeploy.specs.model_rules import LayerKind, faults, kind_of_layers
 from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
 from hardware_profiles.magnitudes import Factor
 
@@ -277,7 +277,7 @@ class ModelSpec(Document):
     @property
     def halves(self) -> int:
         """How often a layer has attention, a dense or routed MLP's norms and, with a shortcut, a dense MLP."""
-        return 2 if self.shortcut_moe else 1
+        return kind_of_layers(self, "moe" if self.is_moe else "dense").halves
 
     @property
     def router_choices(self) -> int:
@@ -449,14 +449,14 @@ class ModelSpec(Document):
         """Of that: the projection to a weight of every stream."""
         return 0 if self.hyper_connections is None else self.hyper_connections.head_matrix(self.hidden_size)
 
-    def _moe_params(self, experts: float) -> int:
-        dense = self.halves * self.dense_mlp_params if self.shortcut_moe else 0
-        return self.router_params + self.shared_expert_params + dense + round(experts * self.routed_expert_params)
+    def layer_kind(self, layer: int) -> LayerKind:
+        """What the layer (from 0) has beside attention and norms."""
+        return kind_of_layers(self, "moe" if self.is_moe_layer(layer) else "dense")
 
     def layer_matrix_params(self, layer: int, *, active: bool = False) -> int:
         """Matrices of the layer with that index (from 0): all experts, or the `active` ones of a token."""
         experts = self.computing_experts_per_tok if active else self.n_routed_experts or 0
-        mlp = self._moe_params(experts) if self.is_moe_layer(layer) else self.dense_mlp_params
+        mlp = self.layer_kind(layer).matrices(self, experts)
         shared = self.indexer_params * self.shares_index(layer)
         return self.halves * self.attention_params_of(self.attention_type(layer)) + mlp - shared + self.stream_matrices
 
@@ -514,8 +514,8 @@ class ModelSpec(Document):
         Publishers differ: Qwen, Mistral and Kimi count the embedding, DeepSeek and Pangu Ultra MoE do not (a look-up
         multiplies nothing); all but GLM count the head. Each preset says what its published number counts.
         """
-        whole, used = (self._moe_params(n) for n in (self.n_routed_experts or 0, self.computing_experts_per_tok))
-        idle = self.num_moe_layers * (whole - used)
+        used = round(self.computing_experts_per_tok * self.routed_expert_params)
+        idle = self.num_moe_layers * ((self.n_routed_experts or 0) * self.routed_expert_params - used)
         return self.total_params() - idle - (0 if include_embedding else self.embedding_params)
 
 

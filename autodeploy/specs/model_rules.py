@@ -1,21 +1,53 @@
-"""When the fields of a model contradict each other. A fault names the field, what is wrong and what to do."""
+"""Kinds of layers as records, and when fields of a model contradict each other.
+
+A fault names the field, what is wrong and what to do. What layers of a kind compute is its `LayerCosts` in
+`costs/workload`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from autodeploy.messages import Message
 from autodeploy.specs.attention import Part, attention_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from autodeploy.specs.attention import Fault
     from autodeploy.specs.model import ModelSpec
 
 MAX_TOTAL_PARAMS = 10**15
 
-EXPERTS = Part(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKind(Part):
+    """What layers have beside attention and norms.
+
+    layer_class : by which strategies count them. matrices : parameters of a layer with so many experts. halves : how
+    often a layer has attention, norms and a dense MLP.
+    """
+
+    name: str
+    layer_class: str
+    matrices: Callable[[ModelSpec, float], int]
+    halves: int = 1
+
+
+def _routed_matrices(model: ModelSpec, experts: float) -> int:
+    return model.router_params + model.shared_expert_params + round(experts * model.routed_expert_params)
+
+
+def _shortcut_matrices(model: ModelSpec, experts: float) -> int:
+    return _routed_matrices(model, experts) + model.halves * model.dense_mlp_params
+
+
+DENSE: Final = LayerKind(name="dense", layer_class="dense", matrices=lambda model, experts: model.dense_mlp_params)
+EXPERTS: Final = LayerKind(
+    name="experts",
+    layer_class="moe",
+    matrices=_routed_matrices,
     field="n_routed_experts",
     fields=(
         *("num_experts_per_tok", "moe_intermediate_size", "n_shared_experts", "shared_expert_intermediate_size"),
@@ -24,20 +56,32 @@ EXPERTS = Part(
     ),
     needs=("num_experts_per_tok", "moe_intermediate_size"),
 )
+# Attention and a dense MLP twice, and experts on a shortcut beside them (ScMoE).
+SHORTCUT: Final = LayerKind(
+    name="shortcut",
+    layer_class="moe",
+    matrices=_shortcut_matrices,
+    halves=2,
+    field="shortcut_moe",
+    needs=("intermediate_size",),
+    excludes=(
+        *("first_k_dense_replace", "mlp_only_layers", "layer_types", "sliding_window", "sparse_attention"),
+        *("n_shared_experts", "num_nextn_predict_layers", "compressed_attention", "hyper_connections"),
+    ),
+)
+LAYER_KINDS: Final = (SHORTCUT, EXPERTS, DENSE)
 # Of layers with experts.
-PARTS = (
+PARTS: Final = (
     Part(field="n_shared_experts", fields=("shared_expert_intermediate_size",)),
     Part(field="n_zero_experts", excludes=("n_shared_experts", "n_group", "capacity_factor")),
-    Part(
-        field="shortcut_moe",
-        needs=("intermediate_size",),
-        excludes=(
-            *("first_k_dense_replace", "mlp_only_layers", "layer_types", "sliding_window", "sparse_attention"),
-            *("n_shared_experts", "num_nextn_predict_layers", "compressed_attention", "hyper_connections"),
-        ),
-    ),
+    SHORTCUT,
     Part(field="n_group", fields=("topk_group",), needs=("topk_group",)),
 )
+
+
+def kind_of_layers(model: ModelSpec, layer_class: str) -> LayerKind:
+    """The kind that a model's layers of a class are of."""
+    return next(kind for kind in LAYER_KINDS if kind.layer_class == layer_class and kind.is_in(model))
 
 
 def faults(model: ModelSpec) -> list[Fault]:
@@ -90,7 +134,7 @@ def _expert_faults(model: ModelSpec) -> Iterator[Fault]:
         return
     yield from EXPERTS.beside(model)
     for part in PARTS:
-        yield from part.beside(model) if getattr(model, part.field) else part.without(model)
+        yield from part.beside(model) if part.is_in(model) else part.without(model)
     if top_k is not None and top_k > model.router_choices:
         message = Message("common.exceeds", one=top_k, other=f"n_routed_experts {model.router_choices}")
         yield "num_experts_per_tok", message, ""

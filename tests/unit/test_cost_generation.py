@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autodeploy.costs.post_training.generator import Generator, generator_of
-from autodeploy.costs.workload.attention_kinds import COSTS
+from autodeploy.costs.workload.kinds import ATTENTION
 from autodeploy.costs.workload.generation import rank_work
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.presets import load_preset
@@ -41,7 +41,7 @@ def generator(model: str = "qwen3-32b", profile: str = "nvidia-h100", **layout: 
 )
 def test_keys_and_values_of_a_token(model: str, tp: int, expected: int) -> None:
     spec = load_preset(model)
-    cached = COSTS[spec.attention.name].cached
+    cached = ATTENTION[spec.attention.name].cached
     assert cached is not None
     assert spec.num_hidden_layers * cached(spec, tp)[0] == expected
     assert generator(model, tp=tp, engine="vllm").model.kv_bytes_per_token == expected

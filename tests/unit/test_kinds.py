@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.costs.workload.attention_kinds import COSTS, costs_of
+from autodeploy.costs.workload.kinds import ATTENTION, LAYERS, costs_of
 from autodeploy.costs.workload.attention_types import kind_of, shape_of
 from autodeploy.costs.workload.operators import OperatorFeatures
 from autodeploy.space.facts import facts_of
@@ -23,7 +23,7 @@ ON = OperatorFeatures()
 
 
 def test_every_kind_of_attention_has_costs_and_names_fields_of_a_model() -> None:
-    assert COSTS.keys() == {kind.name for kind in ATTENTION_KINDS}
+    assert ATTENTION.keys() == {kind.name for kind in ATTENTION_KINDS}
     for part in (*ATTENTION_KINDS, EXPERTS, *PARTS):
         named = {part.field, *part.fields, *part.needs, *part.excludes} - {""}
         assert named <= ModelSpec.model_fields.keys(), part

@@ -70,6 +70,7 @@ class LayerCost:
     """Everything the schedule and the solver need to know about a layer, per micro batch on one rank [n]."""
 
     name: str
+    layer_class: str  # as of its table
     forward: PhaseCost
     backward: PhaseCost
     pairing: Pairing | None  # what its passes bring to a pair, where a schedule pairs
@@ -173,6 +174,7 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
     activation = np.asarray(sum(kept.values()) + zero)
     return LayerCost(
         name=table.name,
+        layer_class=table.layer_class,
         forward=forward,
         backward=backward,
         pairing=pairing,

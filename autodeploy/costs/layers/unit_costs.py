@@ -15,7 +15,6 @@ from autodeploy.costs.layers.exchanges import Groups, LayerInputs
 from autodeploy.costs.layers.layer_cost import LayerCost, layer_cost
 from autodeploy.costs.layers.operator_time import Prices
 from autodeploy.costs.layers.pair_windows import PairCost, pair_cost
-from autodeploy.costs.workload.attention_types import class_of
 from autodeploy.costs.workload.layers import embedding_table, head_table, last_kind, layer_table, mtp_table
 from autodeploy.costs.workload.operators import Sharding
 from autodeploy.space.rules import load_rules, scope_of, values_of
@@ -182,7 +181,7 @@ def tensor_bytes(context: Context, candidates: Candidates) -> dict[str, dict[str
     for place, table in {**batch.tables(experts=False), **batch.tables(experts=True)}.items():
         if place != MODULE:
             tensors = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
-            by_class.setdefault(class_of(table.name), tensors)
+            by_class.setdefault(table.layer_class, tensors)
     return by_class
 
 

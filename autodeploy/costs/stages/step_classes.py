@@ -30,7 +30,6 @@ from autodeploy.costs.stages.step_parts import (
     static_of,
     synchronised_of,
 )
-from autodeploy.costs.workload.attention_types import class_of
 from autodeploy.space.candidates import of_schedules
 
 if TYPE_CHECKING:
@@ -309,7 +308,7 @@ class Placing:
         cost = mean_of([(with_every_choice(costs, n, members), share) for n, share in members])
         return self._step_class(
             over_layers(cost, self.peak),
-            class_of(costs.layers[number].name),
+            costs.layers[number].layer_class,
             sum(costs.counts[n] for n, _ in members),
             move=self.moves.get(number) if len(members) == 1 else None,
         )
@@ -355,7 +354,7 @@ def merged_kinds(costs: UnitCosts, *, interleaved: bool) -> list[list[tuple[int,
     """Kinds of layers that are one class, each with its share of the class's layers."""
     merged: dict[str, list[int]] = {}
     for number, cost in enumerate(costs.layers):
-        merged.setdefault("" if interleaved else class_of(cost.name), []).append(number)
+        merged.setdefault("" if interleaved else cost.layer_class, []).append(number)
     totals = [sum(costs.counts[n] for n in members) for members in merged.values()]
     return [
         [(n, costs.counts[n] / total) for n in members] for members, total in zip(merged.values(), totals, strict=True)

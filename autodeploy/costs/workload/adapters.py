@@ -27,6 +27,7 @@ from autodeploy.costs.workload.operators import (
     Operator,
     Sharding,
     Tensor,
+    Touches,
     accumulating,
     cut_and_whole,
 )
@@ -83,13 +84,12 @@ def _once(exchange: Exchange) -> Exchange:
 class _Product:
     """A matrix that may have an adapter, the tensor that is its input and would be kept for its weight, and its kind.
 
-    kind : columns or rows: how tensor-parallel ranks cut it; whole: every rank has it for its own tokens; experts_in
-        and experts_out: of all experts of the rank, which are cut by columns and by rows.
+    cut : how tensor-parallel ranks, or those of an expert, cut it; whole: every rank has it for its own tokens.
     """
 
     operator: str
     kept_input: str
-    kind: Literal["columns", "rows", "whole", "experts_in", "experts_out"]
+    cut: Literal["columns", "rows", "whole"]
 
 
 # Matrices of a layer by the name of the target that they are; a layer has some of them.
@@ -101,17 +101,16 @@ _TARGETS = {
     "linear_proj": (_Product("attention_out_proj", "", "rows"),),  # attention keeps its output for itself
     "linear_fc1": (
         _Product("mlp_up_proj", "mlp_norm_out", "columns"),
-        _Product("expert_up_proj", "expert_in", "experts_in"),
+        _Product("expert_up_proj", "expert_in", "columns"),
         _Product("shared_up_proj", "mlp_norm_out", "columns"),
     ),
     "linear_fc2": (
         _Product("mlp_down_proj", "mlp_activation_out", "rows"),
-        _Product("expert_down_proj", "expert_activation_out", "experts_out"),
+        _Product("expert_down_proj", "expert_activation_out", "rows"),
         _Product("shared_down_proj", "shared_activation_out", "rows"),
     ),
 }
 _INPUTS = {product.kept_input for products in _TARGETS.values() for product in products} - {""}
-_HOOK = "gradient_accumulation"
 _ALONE = (1.0, 1.0, 0.0)  # no gradient of a frozen weight
 
 
@@ -141,7 +140,7 @@ def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> L
     rows = {op.name: op for op in table.operators}
     targets = [product for name in on.lora_targets for product in _TARGETS[name] if product.operator in rows]
     own = frozenset(target.operator for target in targets)
-    operators = [_frozen(op) for op in table.operators if op.name != _HOOK]
+    operators = [_frozen(op) for op in table.operators if op.name != HOOK]
     exchanges = [_beside_frozen(each, own) for each in table.exchanges]
     unread = _INPUTS - {t.kept_input for t in targets}
     tensors = [t._replace(kept_bytes=np.zeros_like(t.kept_bytes)) if t.name in unread else t for t in table.tensors]
@@ -151,13 +150,13 @@ def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> L
         operators += accumulating(adapter.operators(), on)
         tensors.append(adapter.kept())
         exchanges += adapter.exchanges()
-        if target.kind.startswith("experts"):
+        if rows[target.operator].role == "experts":
             experts = experts.plus(adapter.trained(), parts(rows[target.operator], on))
         else:
             trained = trained.plus(adapter.trained(), 1.0)
     whole, cut = np.asarray(trained.shared + experts.shared), experts.of_experts
     summed = on.accumulation_bytes * trained.shared + on.expert_accumulation_bytes * (experts.shared + cut)
-    hook = rows[_HOOK]._replace(
+    hook = rows[HOOK]._replace(
         backward_bytes=np.asarray(summed),
         issued_backward=np.asarray(2.0 * (trained.adapters + experts.adapters)),
     )
@@ -228,9 +227,9 @@ def _merged(shard: Sharding, base: Operator, *, by_rows: bool) -> tuple[Floats, 
 
 
 def _adapter_of(target: _Product, base: Operator, shard: Sharding, rank: float) -> _Adapter | _Apart:
-    if target.kind in {"columns", "rows"}:
-        return _Adapter(base, target.kind == "rows", shard, rank)
-    return _Apart(base, target.kind, rank, shard.hot_experts)
+    if target.cut == "whole" or base.role == "experts":
+        return _Apart(base, target.cut, rank, shard.hot_experts)
+    return _Adapter(base, target.cut == "rows", shard, rank)
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ class _Apart:
     """
 
     base: Operator
-    kind: str
+    cut: str
     rank: float
     copies: Floats | float  # of experts of other ranks
 
@@ -255,11 +254,11 @@ class _Apart:
 
     def trained(self) -> tuple[Floats, Floats]:
         """Parameters on the rank [n]: that all replicas share, and those of experts."""
-        base, groups = self.base, np.asarray(self.base.groups) - self.copies * self.kind.startswith("experts")
+        base, groups = self.base, np.asarray(self.base.groups) - self.copies * (self.cut != "whole")
         down, up = np.asarray(self.rank * groups * base.depth), np.asarray(self.rank * groups * base.columns)
-        if self.kind == "experts_in":
-            return down, up
-        return (up, down) if self.kind == "experts_out" else (np.asarray(down + up), np.zeros_like(down))
+        if self.cut == "whole":
+            return np.asarray(down + up), np.zeros_like(down)
+        return (down, up) if self.cut == "columns" else (up, down)
 
     def operators(self) -> list[Operator]:
         """Both products, and sums of outputs and of the input's gradients (6 B an element)."""
@@ -277,7 +276,7 @@ class _Apart:
             per_expert=base.per_expert,
             routes=base.routes,
         )
-        once = {"launches": 1.0} if self.kind == "whole" else {}
+        once = {"launches": 1.0} if self.cut == "whole" else {}
         return [down._replace(**once), up._replace(**once), add]  # type: ignore[arg-type]
 
     def kept(self) -> Tensor:
@@ -370,3 +369,33 @@ class _Adapter:
             Exchange(f"{name}_gradient_scatter", "scatter", window, inner, 0.0, cut),
             Exchange(f"{name}_gradient_reduce", "reduce", window, inner, 0.0, whole),
         ]
+
+
+def _beside(*matrices: str) -> tuple[str, ...]:
+    """Operators of the forward pass of adapters beside matrices that tensor parallelism cuts."""
+    return tuple(f"lora_{matrix}_{part}" for matrix in matrices for part in ("down", "up", "merge", "add"))
+
+
+_UP, _DOWN = (
+    tuple(f"{matrix}_lora_{part}" for part in ("down", "up", "add"))
+    for matrix in ("expert_up_proj", "expert_down_proj")
+)
+_SHARED: Final = Touches(
+    ("lora_shared_up_proj_inner", "lora_shared_down_proj_inner"),
+    _beside("shared_up_proj", "shared_down_proj"),
+    ("lora_shared_down_proj_scatter", "lora_shared_down_proj_reduce"),
+)
+ADAPTER_CHOICES: Final = {
+    "moe_zero_memory_level1": Touches(("expert_up_proj_lora_inner",), _UP),
+    "mlp": Touches(
+        ("lora_mlp_up_proj_inner", "lora_mlp_down_proj_inner"),
+        _beside("mlp_up_proj", "mlp_down_proj"),
+        ("lora_mlp_down_proj_scatter", "lora_mlp_down_proj_reduce"),
+    ),
+    "moe": Touches(
+        (*_SHARED.frees, "expert_up_proj_lora_inner", "expert_down_proj_lora_inner"),
+        (*_UP, *_DOWN, *_SHARED.replays),
+        _SHARED.exchanges,
+    ),
+    "shared_experts": _SHARED,
+}

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind, Rows, shape_of
+from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind, shape_of
 from autodeploy.costs.workload.attention_types import mean_keys as mean_keys_of
 from autodeploy.costs.workload.operators import (
+    ByOperator,
     Exchange,
     Operator,
     OperatorFeatures,
+    Rows,
     Sharding,
     Tensor,
+    Touches,
     column_exchanges,
     cut_and_whole,
 )
@@ -440,5 +443,89 @@ def _latent_cache(model: ModelSpec, tp: int) -> tuple[float, float, float]:
     return CACHE_BYTES * (latent + rope), float(latent + rope), float(latent)
 
 
-GROUPED_COSTS: Final = AttentionCosts(grouped_rows, _grouped_params, _score_flops, _grouped_cache, by_operator=True)
-LATENT_COSTS: Final = AttentionCosts(latent_rows, _latent_params, _score_flops, _latent_cache, gathers_latents=True)
+def _shares(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> ByOperator | None:
+    """Shares of a dense layer with grouped-query attention, fractions; None of attention with other products.
+
+    Keys are the second product, the output projection the fourth, up (of a gated MLP) the sixth. What the output
+    projection and its reduce-scatter made stays, so that a compiled layer does not multiply again, and the residual is
+    one addition away. Without a reduce-scatter the residual is made again, product and all. Eager layers keep the
+    seventh product too, down, and its reduce-scatter, which nothing reads again; compiled ones keep what is read.
+    """
+    if model.attention_output_gate or model.attention_head_gate:
+        return None
+    one = np.ones_like(shard.tp)
+    heads = model.num_attention_heads / shard.tp
+    kv_heads = np.maximum(model.num_key_value_heads / shard.tp, 1.0)
+    keys = kv_heads * model.head_dim
+    key_share = np.asarray(keys / (heads * model.head_dim + keys + kv_heads * model.value_head_dim))
+    up_share = 0.5 * one if model.is_gated else 0.0 * one
+    cut = cut_and_whole(shard)[0]
+    residual = 1.0 - cut
+    rows = shard.tokens + cut * shard.local_tokens
+    norms = ("attention_norm_cast", "attention_norm_out", "mlp_norm_cast", "mlp_norm_out")
+    gathered = ("attention_gathered", "mlp_gathered")
+    return ByOperator(
+        tensors={
+            **dict.fromkeys((*norms, *gathered, "rotated", "qk_norm_in", "mlp_activation_out"), one),
+            "qkv": key_share,
+            "mlp_norm_in": residual,
+            "mlp_up_out": up_share,
+        },
+        operators={
+            **dict.fromkeys(("attention_norm", "mlp_norm", "rotary", "qk_norm", "qkv_split", "mlp_activation"), one),
+            "qkv_proj": key_share,
+            "attention_out_proj": residual,
+            "mlp_up_proj": up_share,
+        },
+        kept_bytes=np.asarray(0.0 if on.torch_compiled else on.element_bytes * rows * model.hidden_size) * one,
+    )
+
+
+# Of all that attends with scores over heads' keys.
+_OUT: Final = ("attention_out", "attention_out_padded", "softmax_stats")
+_CHOICES: Final = {
+    "core_attn": Touches(
+        ("scores", "softmax_stats"), ("core_attention", "scores", "softmax_dropout", "weighted_values")
+    ),
+    "swap_core_attn_out": Touches(_OUT),
+}
+_SWAPPED: Final = ("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats")
+GROUPED_COSTS: Final = AttentionCosts(
+    grouped_rows,
+    _grouped_params,
+    _score_flops,
+    _grouped_cache,
+    shares=_shares,
+    choices={
+        **_CHOICES,
+        "swap_attention": Touches(("qkv", "rotated", *_SWAPPED)),
+        # PyTorch's selective checkpointing by operator: every second product, and all that is no product.
+        "by_operator": Touches(
+            (
+                *("attention_norm_cast", "attention_norm_out", "qkv", "rotated", "qk_norm_in"),
+                *("mlp_norm_in", "mlp_norm_cast", "mlp_norm_out", "mlp_up_out", "mlp_activation_out"),
+                *("attention_gathered", "mlp_gathered"),
+            ),
+            (
+                *("attention_norm", "qkv_proj", "qkv_split", "qk_norm", "rotary", "attention_out_proj"),
+                *("mlp_norm", "mlp_up_proj", "mlp_activation"),
+            ),
+            ("attention_gather", "attention_reduce", "mlp_gather"),
+        ),
+    },
+)
+_UP_PROJECTED: Final = ("kv_up_proj", "rotary", "concat_and_pad")
+LATENT_COSTS: Final = AttentionCosts(
+    latent_rows,
+    _latent_params,
+    _score_flops,
+    _latent_cache,
+    gathers_latents=True,
+    choices={
+        **_CHOICES,
+        "swap_attention": Touches(("latent_q", "latent_kv", *_SWAPPED)),
+        "mla_up_proj": Touches(("latent_q", "latent_kv"), ("q_up_proj", *_UP_PROJECTED), ("latent_gather",)),
+        # Keys and values without queries: the larger part of the bytes for the smaller products.
+        "mla_kv_up_proj": Touches(("latent_kv",), _UP_PROJECTED, ("latent_gather",)),
+    },
+)

@@ -6,22 +6,21 @@ A type whose operators are not those of scores over keys has a file of its own (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from autodeploy.specs.attention import COMPRESSED, CSA, HCA, AttentionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, Sharding, Tensor
+    from autodeploy.costs.workload.operators import ByOperator, MemoryChoices, OperatorFeatures, Rows, Sharding
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
 
 
 # Of layers, beside what specs say of them: those that attend to the keys another layer's indexer chose.
 SHARED_INDEX: Final = "shared_index_attention"
-Rows: TypeAlias = "tuple[list[Operator], list[Tensor], list[Exchange]]"
 KindOfAttention = AttentionType | Literal["shared_index_attention"]
 
 
@@ -45,7 +44,8 @@ class AttentionCosts:
         causal, and the keys that a query sees at most where documents are packed.
     cached : bytes of a token and layer while generating, on each of so many ranks, and the widths that are multiplied.
     gathers_latents : tensor parallelism gathers latents of queries, where there are, and no hidden states.
-    by_operator : what its recomputation by operator leaves is known.
+    shares : what recomputation by operator leaves of a dense layer that has it; None: nobody knows.
+    choices : memory choices and what they touch.
     """
 
     rows: Callable[[ModelSpec, Sharding, OperatorFeatures, LayerKind], Rows]
@@ -53,7 +53,8 @@ class AttentionCosts:
     score_flops: Callable[[ModelSpec, LayerKind, float, bool, float | None], float]
     cached: Callable[[ModelSpec, int], tuple[float, float, float]] | None = None
     gathers_latents: bool = False
-    by_operator: bool = False
+    shares: Callable[[ModelSpec, Sharding, OperatorFeatures], ByOperator | None] | None = None
+    choices: MemoryChoices = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,6 @@ def table_name(kind: LayerKind) -> str:
     """Name of the table of a layer of the kind."""
     row = ATTENTION_TYPES[kind.attention]
     return kind.mlp + (row.suffix or ("" if kind.window is None else "_window"))
-
-
-def class_of(name: str) -> str:
-    """The class of layers that a table's name is of: dense or moe."""
-    return name.partition("_")[0]
 
 
 def kind_with(model: ModelSpec, facts: tuple[bool, bool, AttentionType]) -> LayerKind:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.costs.workload.attention_types import AttentionCosts, Rows, score_columns
+from autodeploy.costs.workload.attention_types import AttentionCosts, score_columns
 from autodeploy.costs.workload.operators import (
     EVERY_PASS,
     Exchange,
     Operator,
     OperatorFeatures,
+    Rows,
     Sharding,
     Tensor,
     column_exchanges,

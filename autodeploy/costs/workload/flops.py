@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from autodeploy.costs.workload.attention_kinds import costs_of
 from autodeploy.costs.workload.attention_types import kind_of
+from autodeploy.costs.workload.kinds import costs_of
 from autodeploy.costs.workload.layers import last_kind
 
 if TYPE_CHECKING:

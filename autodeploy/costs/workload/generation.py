@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.costs.workload.attention_kinds import COSTS
 from autodeploy.costs.workload.attention_types import shape_of, unmeasured_types
+from autodeploy.costs.workload.kinds import ATTENTION
 from autodeploy.costs.workload.layers import embedding_table, head_table, layer_kinds, layer_table
 from autodeploy.costs.workload.operators import MATRIX_KINDS, OperatorFeatures, Sharding
 from autodeploy.kit.errors import UnsupportedError
@@ -127,7 +127,7 @@ def _products(table: LayerTable, model: ModelSpec, count: float, tp: int, dp: in
 
 def _cache(model: ModelSpec, tp: int, count: float, window: int | None) -> Cache:
     """Keys and values of layers of one kind."""
-    cached = COSTS[model.attention.name].cached
+    cached = ATTENTION[model.attention.name].cached
     assert cached is not None
     token_bytes, qk, value = cached(model, tp)
     return Cache(

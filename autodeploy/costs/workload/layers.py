@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from autodeploy.costs.workload.adapters import (
     with_adapters,
     with_reference,
 )
-from autodeploy.costs.workload.attention_kinds import costs_of
 from autodeploy.costs.workload.attention_types import (
     LayerKind,
     kind_of,
@@ -30,14 +29,9 @@ from autodeploy.costs.workload.compressed_attention import (
     repeated,
     stream_rows,
 )
-from autodeploy.costs.workload.host_operators import (
-    MLP_HOOKS,
-    of_both_halves,
-    of_hooks,
-    replayed_synchronisations,
-    synchronisations,
-)
-from autodeploy.costs.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, zero_rows
+from autodeploy.costs.workload.host_operators import replayed_synchronisations, synchronisations
+from autodeploy.costs.workload.kinds import costs_of, layer_costs_of
+from autodeploy.costs.workload.mlp import AFTER_SPLIT_SIZES, twice
 from autodeploy.costs.workload.operators import (
     IN_FORMAT,
     MATRIX_KINDS,
@@ -50,16 +44,15 @@ from autodeploy.costs.workload.operators import (
     Tensor,
     Window,
     accumulating,
-    by_operator,
     column_exchanges,
     cut_and_whole,
+    region_exchanges,
 )
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from autodeploy.costs.workload.mlp import Rows
     from cost_models.arrays import Floats
 
 
@@ -127,26 +120,6 @@ def _exchange(exchange: Exchange, wider: float) -> Exchange:
     return exchange.wider(wider) if exchange.carries in IN_FORMAT else exchange
 
 
-# Layers with experts on a shortcut (ScMoE: arXiv 2404.05019; LongCat-Flash, arXiv 2509.01322, section 2.1.2).
-RUNS: Final = 2.0
-
-
-def twice(rows: Rows) -> Rows:
-    """What a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice a pass."""
-    operators, tensors, exchanges = rows
-    return (
-        [op._replace(runs=RUNS * op.runs) for op in operators],
-        [tensor._replace(kept_bytes=np.asarray(RUNS * tensor.kept_bytes)) for tensor in tensors],
-        [each.often(RUNS) for each in exchanges],
-    )
-
-
-def shortcut_sum(model: ModelSpec, shard: Sharding) -> Operator:
-    """The experts' output joins the residual; backward their gradient joins that of the first dense MLP (6 B each)."""
-    moved = 6.0 * shard.local_tokens * model.hidden_size
-    return Operator("shortcut_sum", "vector", "mlp", forward_bytes=moved, backward_bytes=moved)
-
-
 def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
     """Kinds of layers (dense or moe, attention window and type) with their counts, dense before moe."""
     counts: dict[LayerKind, int] = {}
@@ -176,46 +149,43 @@ def layer_table(
     """
     kind = LayerKind(*kind)
     model = shape_of(model, kind)
-    moe, attention = kind.mlp == "moe", costs_of(model, kind)
+    mlp, attention = layer_costs_of(model, kind), costs_of(model, kind)
     operators, tensors, exchanges = attention.rows(model, shard, on, kind)
     norms = _norms(model, shard, on)
     gathers_hidden = not attention.gathers_latents or model.q_lora_rank is None
-    norms[1].extend(_gathered(shard, on, moe and not model.shortcut_moe, model, hidden=gathers_hidden))
-    part = _feed_forward(model, shard, on, moe)
+    norms[1].extend(_gathered(shard, on, model, hidden=gathers_hidden, mlp=mlp.gathers))
+    part = mlp.rows(model, shard, on)
     if on.dropout:
         norms[0].append(_hidden_dropout(model, shard))
         norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
     first = "q_up_proj" if attention.gathers_latents else "qkv_proj"
-    exchanges += _tensor_parallel(
+    exchanges += region_exchanges(
         model, shard, on, "attention", first, "attention_out_proj", gathers_hidden=gathers_hidden
     )
-    if not moe:
-        exchanges += _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
-    elif model.shared_expert_width:
-        exchanges += _tensor_parallel(model, shard, on, "mlp", "shared_up_proj", "shared_down_proj")
-    if model.shortcut_moe:
+    if model.halves > 1:
         operators, tensors, exchanges = twice((operators, tensors, exchanges))
         norms = twice((*norms, []))[:2]
-    dense_params, expert_params = _params(model, shard, on, kind)
-    groups = (model.n_routed_experts or 1) / shard.ep
-    hooks = of_hooks(groups, on) if moe else MLP_HOOKS
-    operators.append(
-        _accumulation(dense_params, expert_params, on, of_both_halves(hooks) if model.shortcut_moe else hooks)
+    dense_params, expert_params = _params(
+        model, shard, attention.params(model, shard, on, kind), mlp.params(model, shard)
     )
+    hooks = mlp.hooks((model.n_routed_experts or 1) / shard.ep, on)
+    operators.append(_accumulation(dense_params, expert_params, on, hooks))
     dispatchers = 2.0 if model.n_zero_experts else 1.0
     reads = 0.0 if on.mean_keys is None or kind.attention == "linear_attention" else on.reads_of_packs
+    shares = attention.shares if on.torch_modules and not mlp.routes else None
     table = LayerTable(
         name=table_name(kind),
+        layer_class=kind.mlp,
         operators=accumulating(operators + norms[0] + part[0], on),
         tensors=tuple(norms[1] + tensors + part[1]),
         exchanges=tuple(exchanges + part[2]),
         dense_params=dense_params,
         expert_params=expert_params,
-        choices_per_token=model.computing_experts_per_tok if moe else 0.0,
-        synchronisations=reads + (dispatchers * synchronisations(shard, on) if moe else 0.0),
-        replayed_synchronisations=dispatchers * replayed_synchronisations(on) if moe else 0.0,
-        after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
-        by_operator=by_operator(model, shard, on) if attention.by_operator and on.torch_modules and not moe else None,
+        choices_per_token=model.computing_experts_per_tok if mlp.routes else 0.0,
+        synchronisations=reads + (dispatchers * synchronisations(shard, on) if mlp.routes else 0.0),
+        replayed_synchronisations=dispatchers * replayed_synchronisations(on) if mlp.routes else 0.0,
+        after_synchronisation=AFTER_SPLIT_SIZES if mlp.routes else (),
+        by_operator=shares and shares(model, shard, on),
         matrices=matrices_of((*operators, *norms[0], *part[0]), model, on, shard.hot_experts),
         matrix_s=on.optimizer.matrix_s,
     )
@@ -240,46 +210,13 @@ def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: F
     )
 
 
-def _feed_forward(
-    model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool
-) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
-    """A dense MLP or experts; with a shortcut both, the MLP twice."""
-    if not moe:
-        return _dense(model, shard, on)
-    rows = moe_rows(model, shard, on)
-    parts = [rows, zero_rows(model, shard, on)] if model.n_zero_experts else [rows]
-    if model.shortcut_moe:
-        operators, tensors, _ = _dense(model, shard, on)
-        around = _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
-        parts = [twice((operators, tensors, around)), *parts, ([shortcut_sum(model, shard)], [], [])]
-    if len(parts) == 1:
-        return rows
-    return tuple([row for part in parts for row in part[n]] for n in range(3))  # type: ignore[return-value]
-
-
-def _dense(
-    model: ModelSpec, shard: Sharding, on: OperatorFeatures
-) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
-    return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
-
-
-def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[Floats, Floats]:
+def _params(
+    model: ModelSpec, shard: Sharding, of_attention: tuple[int, Floats], of_mlp: tuple[int, int, Floats | float]
+) -> tuple[Floats, Floats]:
     """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
-    whole, attention = costs_of(model, kind).params(model, shard, on, kind)
-    whole += NORMS_PER_LAYER[model.norm_layout] * model.hidden_size
-    whole += model.stream_matrices + model.stream_vectors
-    cut = 0
-    experts = np.zeros_like(shard.tp)
-    if model.shortcut_moe:
-        whole, attention = model.halves * whole, model.halves * attention
-        cut += model.halves * model.dense_mlp_params
-    if kind.mlp == "moe":
-        cut += model.shared_expert_params
-        whole += model.router_params
-        experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
-    else:
-        cut += model.dense_mlp_params
-    return np.asarray(whole + attention + cut / shard.tp), experts
+    whole = of_attention[0] + NORMS_PER_LAYER[model.norm_layout] * model.hidden_size
+    whole = model.halves * (whole + model.stream_matrices + model.stream_vectors) + of_mlp[0]
+    return np.asarray(whole + model.halves * of_attention[1] + of_mlp[1] / shard.tp), np.asarray(of_mlp[2])
 
 
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
@@ -321,7 +258,7 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
     return operators, tensors
 
 
-def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec, *, hidden: bool) -> list[Tensor]:
+def _gathered(shard: Sharding, on: OperatorFeatures, model: ModelSpec, *, hidden: bool, mlp: bool) -> list[Tensor]:
     """What a compiled graph, or plain PyTorch, keeps of gathered hidden states beyond the rank's own rows.
 
     Megatron-LM gathers again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
@@ -331,8 +268,8 @@ def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec
     if not on.keeps_gathered:
         return []
     others = np.asarray(2.0 * (shard.tokens - shard.local_tokens) * model.hidden_size)
-    gathered = [Tensor("attention_gathered", others)] if hidden else []
-    return gathered if moe else [*gathered, Tensor("mlp_gathered", others)]
+    gathered = (("attention_gathered", hidden), ("mlp_gathered", mlp))
+    return [Tensor(name, others) for name, is_input in gathered if is_input]
 
 
 def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
@@ -341,32 +278,6 @@ def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
     return Operator(
         "hidden_dropout", "vector", "mlp", forward_bytes=5.0 * elements, backward_bytes=5.0 * elements, launches=2.0
     )
-
-
-def _tensor_parallel(
-    model: ModelSpec,
-    shard: Sharding,
-    on: OperatorFeatures,
-    window: Window,
-    first: str,
-    last: str,
-    *,
-    gathers_hidden: bool = True,
-) -> list[Exchange]:
-    """Collectives around one tensor-parallel region: `first` cut by columns, `last` by rows.
-
-    The input is `column_exchanges`'. With sequence parallelism the output is scattered and its gradient gathered;
-    without, it is reduced. Latent attention gathers its latents instead of the input (`gathers_hidden` false).
-    Source: Korthikanti, arXiv:2205.05198; Megatron-LM tensor_parallel/layers.py.
-    """
-    whole = np.asarray(2.0 * shard.tokens * model.hidden_size)
-    cut, reduced = cut_and_whole(shard)
-    outputs = [
-        Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
-        Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
-        Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
-    ]
-    return [*column_exchanges(shard, window, window, whole, first, on), *outputs] if gathers_hidden else outputs
 
 
 def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
@@ -491,6 +402,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     return replace(
         layer,
         name="mtp",
+        layer_class="",
         operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
         tensors=(kept, *layer.tensors, *head.tensors),
         exchanges=(*layer.exchanges, *head.exchanges),

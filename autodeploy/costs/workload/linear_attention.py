@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind, Rows
-from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, Sharding, Tensor
+from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind
+from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, Rows, Sharding, Tensor, Touches
 from autodeploy.specs.attention import sizes_of_states as sizes
 
 if TYPE_CHECKING:
@@ -149,5 +149,8 @@ def _exchanges(linear: LinearAttention, shard: Sharding, heads: Floats, exchange
 
 
 LINEAR_COSTS: Final = AttentionCosts(
-    linear_rows, linear_params, lambda model, kind, seq, causal, keys: chunk_flops_per_token(sizes(model))
+    linear_rows,
+    linear_params,
+    lambda model, kind, seq, causal, keys: chunk_flops_per_token(sizes(model)),
+    choices={name: Touches(("attention_out",)) for name in ("swap_attention", "swap_core_attn_out")},
 )

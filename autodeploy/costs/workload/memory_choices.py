@@ -1,4 +1,4 @@
-"""What can be recomputed or swapped instead of kept: which tensors a choice frees and what it replays.
+"""What can be recomputed or swapped instead of kept: kinds of layers say which tensors a choice frees of theirs.
 
 Source: MindSpeed and Megatron-LM recompute modules, MindSpeed moe-zero-memory, swap-attention and unpermute swap.
 """
@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+from autodeploy.costs.workload.adapters import ADAPTER_CHOICES
+from autodeploy.costs.workload.kinds import ATTENTION, LAYERS
+from autodeploy.costs.workload.operators import Touches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from autodeploy.costs.workload.attention_types import AttentionCosts
+    from autodeploy.costs.workload.mlp import LayerCosts
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryChoice:
     """One choice per layer. Two choices that free the same tensor exclude each other.
 
+    switch : mechanism that has to be on; "": none.
     own_layer : a swap that the framework waits for at the end of its layer's forward pass, and starts to bring back at
         beginning of its layer's backward pass.
     shares : it frees and replays these tensors and operators in part (`LayerTable.by_operator`).
@@ -24,9 +32,10 @@ class MemoryChoice:
 
     name: str
     kind: Literal["recompute", "swap"]
+    switch: str
     frees: tuple[str, ...]
-    replays: tuple[str, ...] = ()
-    replays_exchanges: tuple[str, ...] = ()
+    replays: tuple[str, ...]
+    replays_exchanges: tuple[str, ...]
     own_layer: bool = False
     shares: bool = False
 
@@ -36,137 +45,44 @@ class MemoryChoice:
 
 
 LAYER_INPUT = "attention_norm_in"
+BY_OPERATOR = "by_operator"
 EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward exchanges
 
-_EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
-_EXPERT_TENSORS = ("expert_in", "expert_up_out", *_EXPERT_ACTIVATION)
+# Of what every layer has: norms and its input.
+_EVERY_LAYER: Final = {
+    "full": Touches((EVERYTHING,), (EVERYTHING,), (EVERYTHING,)),
+    "norm": Touches(("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm")),
+    "swap_attention": Touches(("attention_norm_out",)),
+    "swap_layer_input": Touches((LAYER_INPUT,)),
+}
+_KINDS: Final[tuple[AttentionCosts | LayerCosts, ...]] = (*ATTENTION.values(), *LAYERS.values())
+_PARTS: Final = (_EVERY_LAYER, *(kind.choices for kind in _KINDS), ADAPTER_CHOICES)
 
 
-def _beside(matrices: tuple[str, ...]) -> tuple[str, ...]:
-    """Operators of the forward pass of adapters beside matrices that tensor parallelism cuts."""
-    return tuple(f"lora_{matrix}_{part}" for matrix in matrices for part in ("down", "up", "merge", "add"))
+def _choice(name: str, switch: str, *, swap: bool = False, own_layer: bool = False) -> MemoryChoice:
+    """A choice with what it touches of all kinds, each name where the last kind that has it puts it."""
+    touches = [part[name] for part in _PARTS if name in part][::-1]
+    frees, replays, exchanges = (
+        tuple(dict.fromkeys(word for each in touches for word in each[n][::-1]))[::-1] for n in range(3)
+    )
+    kind: Literal["recompute", "swap"] = "swap" if swap else "recompute"
+    return MemoryChoice(name, kind, switch, frees, replays, exchanges, own_layer, shares=name == BY_OPERATOR)
 
 
-def _beside_experts(matrix: str) -> tuple[str, ...]:
-    """Those of adapters beside the experts."""
-    return tuple(f"{matrix}_lora_{part}" for part in ("down", "up", "add"))
-
-
-_MLP_ADAPTERS = _beside(("mlp_up_proj", "mlp_down_proj"))
-_UP_ADAPTERS, _DOWN_ADAPTERS = _beside_experts("expert_up_proj"), _beside_experts("expert_down_proj")
-_SHARED = (*("shared_up_out", "shared_activation_out", "lora_shared_up_proj_inner", "lora_shared_down_proj_inner"),)
-_SHARED_REPLAYS = (
-    *("shared_up_proj", "shared_activation", "shared_down_proj"),
-    *_beside(("shared_up_proj", "shared_down_proj")),
+_RECOMPUTED: Final = (
+    *("norm", "activation", "by_operator", "mla_up_proj", "mla_kv_up_proj", "core_attn", "permute"),
+    *("moe_zero_memory_level0", "moe_zero_memory_level1", "mlp", "moe", "shared_experts"),
 )
-_SHARED_EXCHANGES = ("lora_shared_down_proj_scatter", "lora_shared_down_proj_reduce")
-
-CHOICES: dict[str, MemoryChoice] = {
+_SWAPPED: Final = ("core_attn_out", "activation", "layer_input", "unpermute", "moe")
+# Name in a strategy's swap -> choice.
+SWAP_NAMES: Final = {name: f"swap_{name}" for name in ("attention", *_SWAPPED)}
+CHOICES: Final = {
     choice.name: choice
     for choice in (
-        MemoryChoice("full", "recompute", (EVERYTHING,), (EVERYTHING,), (EVERYTHING,)),
-        MemoryChoice("norm", "recompute", ("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm")),
-        MemoryChoice(
-            "activation",
-            "recompute",
-            ("mlp_activation_out", "shared_activation_out", *_EXPERT_ACTIVATION),
-            ("mlp_activation", "shared_activation", "expert_activation"),
-        ),
-        # PyTorch's selective checkpointing by operator: every second product, and all that is no product.
-        MemoryChoice(
-            "by_operator",
-            "recompute",
-            (
-                *("attention_norm_cast", "attention_norm_out", "qkv", "rotated", "qk_norm_in"),
-                *("mlp_norm_in", "mlp_norm_cast", "mlp_norm_out", "mlp_up_out", "mlp_activation_out"),
-                *("attention_gathered", "mlp_gathered"),
-            ),
-            (
-                *("attention_norm", "qkv_proj", "qkv_split", "qk_norm", "rotary", "attention_out_proj"),
-                *("mlp_norm", "mlp_up_proj", "mlp_activation"),
-            ),
-            ("attention_gather", "attention_reduce", "mlp_gather"),
-            shares=True,
-        ),
-        MemoryChoice(
-            "mla_up_proj",
-            "recompute",
-            ("latent_q", "latent_kv"),
-            ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
-            ("latent_gather",),
-        ),
-        # Keys and values without queries: the larger part of the bytes for the smaller products.
-        MemoryChoice(
-            "mla_kv_up_proj",
-            "recompute",
-            ("latent_kv",),
-            ("kv_up_proj", "rotary", "concat_and_pad"),
-            ("latent_gather",),
-        ),
-        MemoryChoice(
-            "core_attn",
-            "recompute",
-            ("scores", "softmax_stats"),
-            ("core_attention", "scores", "softmax_dropout", "weighted_values"),
-        ),
-        MemoryChoice(
-            "permute", "recompute", ("expert_in",), ("permute", "sort_by_expert"), ("dispatch", "expert_gather")
-        ),
-        MemoryChoice(
-            "moe_zero_memory_level0",
-            "recompute",
-            ("expert_in", *_EXPERT_ACTIVATION),
-            ("permute", "sort_by_expert", "expert_activation"),
-            ("dispatch", "expert_gather"),
-        ),
-        MemoryChoice(
-            "moe_zero_memory_level1",
-            "recompute",
-            (*_EXPERT_TENSORS, "expert_up_proj_lora_inner"),
-            ("permute", "sort_by_expert", "expert_up_proj", *_UP_ADAPTERS, "expert_activation"),
-            ("dispatch", "expert_gather"),
-        ),
-        MemoryChoice(
-            "mlp",
-            "recompute",
-            ("mlp_up_out", "mlp_activation_out", "lora_mlp_up_proj_inner", "lora_mlp_down_proj_inner"),
-            ("mlp_up_proj", "mlp_activation", "mlp_down_proj", *_MLP_ADAPTERS),
-            ("mlp_gather", "mlp_scatter", "mlp_reduce", "lora_mlp_down_proj_scatter", "lora_mlp_down_proj_reduce"),
-        ),
-        MemoryChoice(
-            "moe",
-            "recompute",
-            (
-                *("router_logits", "unpermute_in", *_EXPERT_TENSORS, *_SHARED),
-                *("expert_up_proj_lora_inner", "expert_down_proj_lora_inner"),
-                *("zero_in", "zero_unpermute_in"),
-            ),
-            (
-                *("zero_permute", "zero_sort_by_expert", "zero_weights", "zero_sort_by_rank", "zero_unpermute"),
-                *("router", "routing", "permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
-                *("expert_down_proj", "sort_by_rank", "unpermute"),
-                *(*_UP_ADAPTERS, *_DOWN_ADAPTERS, *_SHARED_REPLAYS),
-            ),
-            (
-                *("dispatch", "combine", "expert_gather", "expert_scatter", "mlp_gather", "mlp_scatter"),
-                *("zero_dispatch", "zero_combine", *_SHARED_EXCHANGES),
-            ),
-        ),
-        MemoryChoice("shared_experts", "recompute", _SHARED, _SHARED_REPLAYS, _SHARED_EXCHANGES),
-        MemoryChoice(
-            "swap_attention",
-            "swap",
-            (
-                *("attention_norm_out", "qkv", "rotated", "latent_q", "latent_kv"),
-                *("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats"),
-            ),
-            own_layer=True,
-        ),
-        MemoryChoice("swap_core_attn_out", "swap", ("attention_out", "attention_out_padded", "softmax_stats")),
-        MemoryChoice("swap_activation", "swap", ("mlp_activation_out", "shared_activation_out", *_EXPERT_ACTIVATION)),
-        MemoryChoice("swap_layer_input", "swap", (LAYER_INPUT,)),
-        MemoryChoice("swap_unpermute", "swap", ("unpermute_in",)),
-        MemoryChoice("swap_moe", "swap", ("expert_in", "expert_up_out")),
+        _choice("full", ""),
+        *(_choice(name, "selective_recompute") for name in _RECOMPUTED),
+        _choice("swap_attention", "swap_attention", swap=True, own_layer=True),
+        *(_choice(SWAP_NAMES[name], "selective_swap", swap=True) for name in _SWAPPED),
     )
 }
 
@@ -203,12 +119,6 @@ def touched_by_choices(kept: tuple[str, ...], operators: tuple[str, ...], *, sha
         if shares or not choice.shares
     ]
     return tuple(each for each in touched if each.freed)
-
-
-# Name in a strategy's swap -> choice.
-SWAP_NAMES: dict[str, str] = {
-    name: f"swap_{name}" for name in ("attention", "core_attn_out", "unpermute", "moe", "activation", "layer_input")
-}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -9,20 +10,26 @@ import numpy as np
 from autodeploy.costs.workload import host_operators as host
 from autodeploy.costs.workload.operators import (
     Exchange,
+    MemoryChoices,
     Operator,
     OperatorFeatures,
     OperatorKind,
     Role,
+    Rows,
     Sharding,
     Tensor,
+    Touches,
+    joined_rows,
+    region_exchanges,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
 
 
-Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 W: Final = "mlp"
 
 # What a rank issues once it knows how many rows it will get, in order; shared experts do not depend on it.
@@ -44,13 +51,12 @@ def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float
     return (6.0, 10.0, 2.0) if fused else (10.0, 16.0, 4.0)
 
 
-def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, tp: Floats) -> Rows:
-    """A dense MLP of `width` cut over `tp` ranks: up (and gate), activation, down."""
+def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, role: Role) -> Rows:
+    """A dense MLP of `width` cut over tensor-parallel ranks: up (and gate), activation, down."""
     h, tokens, gates = model.hidden_size, shard.tokens, 2.0 if model.is_gated else 1.0
-    local = width / tp
+    local = width / shard.tp
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = tokens * local
-    role: Role = "shared" if prefix == "shared" else "dense"
     operators = [
         Operator(f"{prefix}_up_proj", "gemm", W, rows=tokens, columns=gates * local, depth=h, role=role),
         Operator(
@@ -68,7 +74,12 @@ def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: 
         Tensor(f"{prefix}_up_out", np.asarray(2.0 * gates * elements)),
         Tensor(f"{prefix}_activation_out", np.asarray((kept - 2.0 + on.input_bytes) * elements)),
     ]
-    return operators, tensors, []
+    return operators, tensors, region_exchanges(model, shard, on, W, f"{prefix}_up_proj", f"{prefix}_down_proj")
+
+
+def dense_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """The MLP of a dense layer."""
+    return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", role="dense")
 
 
 def held_tokens(shard: Sharding, on: OperatorFeatures) -> Floats:
@@ -99,11 +110,36 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         operators += rows[0]
         tensors += rows[1]
     operators = [operator._replace(routes=True) for operator in operators]
+    exchanges: list[Exchange] = []
     if model.shared_expert_width:
-        shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", tp=shard.tp)
-        operators += shared[0]
-        tensors += shared[1]
-    return operators, tensors, _expert_exchanges(model, shard, on)
+        shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", role="shared")
+        operators, tensors, exchanges = operators + shared[0], tensors + shared[1], shared[2]
+    return joined_rows(
+        (operators, tensors, exchanges + _expert_exchanges(model, shard, on)), zero_rows(model, shard, on)
+    )
+
+
+# Layers with experts on a shortcut (ScMoE: arXiv 2404.05019; LongCat-Flash, arXiv 2509.01322, section 2.1.2).
+RUNS: Final = 2.0
+
+
+def twice(rows: Rows) -> Rows:
+    """What a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice a pass."""
+    operators, tensors, exchanges = rows
+    return (
+        [op._replace(runs=RUNS * op.runs) for op in operators],
+        [tensor._replace(kept_bytes=np.asarray(RUNS * tensor.kept_bytes)) for tensor in tensors],
+        [each.often(RUNS) for each in exchanges],
+    )
+
+
+def shortcut_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """A dense MLP twice, and experts beside, whose output joins the residual; backward their gradient joins that of
+    the first dense MLP (6 B an element each).
+    """
+    moved = 6.0 * shard.local_tokens * model.hidden_size
+    joins = Operator("shortcut_sum", "vector", W, forward_bytes=moved, backward_bytes=moved)
+    return joined_rows(twice(dense_rows(model, shard, on)), moe_rows(model, shard, on), ([joins], [], []))
 
 
 def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
@@ -342,12 +378,14 @@ PREFIX: Final = "zero_"
 
 
 def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
-    """Operators, tensors and exchanges of the tokens that such experts get, in one layer.
+    """Operators, tensors and exchanges of the tokens that such experts get, in one layer; none without such experts.
 
     Rows are multiplied by their weights (in 2 B, out 2 B an element); backward by the gradient (4 B), and the product
     of both is summed up for the weights' gradients (in 4 B, out 2 B, in 2 B). Their sum joins the experts' (6 B an
     element of a token), and their gradient the others' (6 B). It is assumed that they load ranks as the experts do.
     """
+    if not model.n_zero_experts:
+        return [], [], []
     h, choices = model.hidden_size, model.zero_experts_per_tok
     rows = expert_rows(shard, model, on, choices)
     elements = held_tokens(shard, on) * h
@@ -375,3 +413,96 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         Exchange("zero_combine", "combine", W, sent, choices=choices),
     ]
     return [operator._replace(routes=True) for operator in operators], tensors, exchanges
+
+
+# Kinds of layers.
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """What a kind of layers has beside attention and norms (`specs.model_rules.LayerKind`).
+
+    Parameters
+    ----------
+    rows : operators, kept tensors and exchanges of a layer.
+    params : of a layer on a rank: of the dense part that is whole on every rank, that tensor parallelism cuts, and of
+        experts [n].
+    hooks : of parameters that the host runs in the backward pass, of the experts of a rank.
+    routes : it sends tokens to experts.
+    gathers : hidden states of all ranks of the tensor-parallel group are its input.
+    choices : memory choices and what they touch.
+    """
+
+    rows: Callable[[ModelSpec, Sharding, OperatorFeatures], Rows]
+    params: Callable[[ModelSpec, Sharding], tuple[int, int, Floats | float]]
+    hooks: Callable[[Floats, OperatorFeatures], Floats | float]
+    routes: bool = True
+    gathers: bool = True
+    choices: MemoryChoices = field(default_factory=dict)
+
+
+def _routed_params(model: ModelSpec, shard: Sharding) -> tuple[int, int, Floats]:
+    experts = (model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp)
+    return model.router_params, model.shared_expert_params, np.asarray(experts)
+
+
+def _shortcut_params(model: ModelSpec, shard: Sharding) -> tuple[int, int, Floats]:
+    whole, cut, experts = _routed_params(model, shard)
+    return whole, cut + model.halves * model.dense_mlp_params, experts
+
+
+_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
+_EXPERTS = ("expert_in", "expert_up_out", *_ACTIVATION)
+_SENT = ("dispatch", "expert_gather")
+_SHARED = Touches(
+    ("shared_up_out", "shared_activation_out"), ("shared_up_proj", "shared_activation", "shared_down_proj")
+)
+DENSE_COSTS: Final = LayerCosts(
+    dense_rows,
+    lambda model, shard: (0, model.dense_mlp_params, np.zeros_like(shard.tp)),
+    lambda experts, on: host.MLP_HOOKS,
+    routes=False,
+    choices={
+        "activation": Touches(("mlp_activation_out",), ("mlp_activation",)),
+        "mlp": Touches(
+            ("mlp_up_out", "mlp_activation_out"),
+            ("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
+            ("mlp_gather", "mlp_scatter", "mlp_reduce"),
+        ),
+        "swap_activation": Touches(("mlp_activation_out",)),
+    },
+)
+ROUTED_COSTS: Final = LayerCosts(
+    moe_rows,
+    _routed_params,
+    host.of_hooks,
+    gathers=False,
+    choices={
+        "activation": Touches(("shared_activation_out", *_ACTIVATION), ("shared_activation", "expert_activation")),
+        "permute": Touches(("expert_in",), ("permute", "sort_by_expert"), _SENT),
+        "moe_zero_memory_level0": Touches(
+            ("expert_in", *_ACTIVATION), ("permute", "sort_by_expert", "expert_activation"), _SENT
+        ),
+        "moe_zero_memory_level1": Touches(
+            _EXPERTS, ("permute", "sort_by_expert", "expert_up_proj", "expert_activation"), _SENT
+        ),
+        "moe": Touches(
+            ("router_logits", "unpermute_in", *_EXPERTS, *_SHARED.frees, "zero_in", "zero_unpermute_in"),
+            (
+                *("zero_permute", "zero_sort_by_expert", "zero_weights", "zero_sort_by_rank", "zero_unpermute"),
+                *("router", "routing", "permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
+                *("expert_down_proj", "sort_by_rank", "unpermute", *_SHARED.replays),
+            ),
+            (
+                *("dispatch", "combine", "expert_gather", "expert_scatter", "mlp_gather", "mlp_scatter"),
+                *("zero_dispatch", "zero_combine"),
+            ),
+        ),
+        "shared_experts": _SHARED,
+        "swap_activation": Touches(("shared_activation_out", *_ACTIVATION)),
+        "swap_unpermute": Touches(("unpermute_in",)),
+        "swap_moe": Touches(("expert_in", "expert_up_out")),
+    },
+)
+# Its memory choices are those of dense and of routed layers.
+SHORTCUT_COSTS: Final = LayerCosts(
+    shortcut_rows, _shortcut_params, lambda experts, on: host.of_both_halves(host.of_hooks(experts, on))
+)

@@ -6,9 +6,10 @@ change rows of the table; nothing multiplies a layer's final time. Rows are name
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -168,6 +169,18 @@ class Exchange(NamedTuple):
         return self._replace(message_bytes=whole, backward_bytes=back, recomputed_bytes=again)
 
 
+Rows: TypeAlias = tuple[list[Operator], list[Tensor], list[Exchange]]
+
+
+def joined_rows(*parts: Rows) -> Rows:
+    """Rows of all parts, one after the other."""
+    return (
+        [row for part in parts for row in part[0]],
+        [row for part in parts for row in part[1]],
+        [row for part in parts for row in part[2]],
+    )
+
+
 def group_of(exchange: Exchange) -> ExchangeGroup:
     """The group in which an exchange runs."""
     return exchange.group or _GROUPS[exchange.kind]
@@ -202,6 +215,7 @@ class LayerTable:
     frozen_params: Floats | float = 0.0  # parameters on the rank that are not trained: weights alone
     matrices: tuple[Matrices, ...] = ()  # that the optimizer updates as wholes
     matrix_s: MatrixSeconds | None = None  # as of `Optimizer`
+    layer_class: str = ""  # dense or moe, as strategies count layers; "" of pieces and prediction modules
     by_operator: ByOperator | None = None  # what selective recomputation by operator leaves; None: it does not know it
 
     def choices_of(self, exchange: Exchange) -> float:
@@ -347,6 +361,32 @@ def column_exchanges(
     ]
 
 
+def region_exchanges(
+    model: ModelSpec,
+    shard: Sharding,
+    on: OperatorFeatures,
+    window: Window,
+    first: str,
+    last: str,
+    *,
+    gathers_hidden: bool = True,
+) -> list[Exchange]:
+    """Collectives around one tensor-parallel region: `first` cut by columns, `last` by rows.
+
+    The input is `column_exchanges`'. With sequence parallelism the output is scattered and its gradient gathered;
+    without, it is reduced. Latent attention gathers its latents instead of the input (`gathers_hidden` false).
+    Source: Korthikanti, arXiv:2205.05198; Megatron-LM tensor_parallel/layers.py.
+    """
+    whole = np.asarray(2.0 * shard.tokens * model.hidden_size)
+    cut, reduced = cut_and_whole(shard)
+    outputs = [
+        Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
+        Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
+        Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
+    ]
+    return [*column_exchanges(shard, window, window, whole, first, on), *outputs] if gathers_hidden else outputs
+
+
 # Selective recomputation by operator.
 @dataclass(frozen=True, slots=True)
 class ByOperator:
@@ -360,39 +400,12 @@ class ByOperator:
     kept_bytes: Floats
 
 
-def by_operator(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> ByOperator | None:
-    """Shares of a dense layer with grouped-query attention, fractions; None of attention with other products.
+class Touches(NamedTuple):
+    """Tensors of a kind of layers that a memory choice frees, operators and exchanges that are repeated for them."""
 
-    Keys are the second product, the output projection the fourth, up (of a gated MLP) the sixth. What the output
-    projection and its reduce-scatter made stays, so that a compiled layer does not multiply again, and the residual is
-    one addition away. Without a reduce-scatter the residual is made again, product and all. Eager layers keep the
-    seventh product too, down, and its reduce-scatter, which nothing reads again; compiled ones keep what is read.
-    """
-    if model.attention_output_gate or model.attention_head_gate:
-        return None
-    one = np.ones_like(shard.tp)
-    heads = model.num_attention_heads / shard.tp
-    kv_heads = np.maximum(model.num_key_value_heads / shard.tp, 1.0)
-    keys = kv_heads * model.head_dim
-    key_share = np.asarray(keys / (heads * model.head_dim + keys + kv_heads * model.value_head_dim))
-    up_share = 0.5 * one if model.is_gated else 0.0 * one
-    cut = cut_and_whole(shard)[0]
-    residual = 1.0 - cut
-    rows = shard.tokens + cut * shard.local_tokens
-    norms = ("attention_norm_cast", "attention_norm_out", "mlp_norm_cast", "mlp_norm_out")
-    gathered = ("attention_gathered", "mlp_gathered")
-    return ByOperator(
-        tensors={
-            **dict.fromkeys((*norms, *gathered, "rotated", "qk_norm_in", "mlp_activation_out"), one),
-            "qkv": key_share,
-            "mlp_norm_in": residual,
-            "mlp_up_out": up_share,
-        },
-        operators={
-            **dict.fromkeys(("attention_norm", "mlp_norm", "rotary", "qk_norm", "qkv_split", "mlp_activation"), one),
-            "qkv_proj": key_share,
-            "attention_out_proj": residual,
-            "mlp_up_proj": up_share,
-        },
-        kept_bytes=np.asarray(0.0 if on.torch_compiled else on.element_bytes * rows * model.hidden_size) * one,
-    )
+    frees: tuple[str, ...] = ()
+    replays: tuple[str, ...] = ()
+    exchanges: tuple[str, ...] = ()
+
+
+MemoryChoices = Mapping[str, Touches]  # by the choice's name

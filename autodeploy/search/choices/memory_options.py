@@ -39,14 +39,7 @@ def menus(choices: frozenset[str]) -> tuple[frozenset[str], ...]:
 
 def possible_choices(context: Context) -> frozenset[str]:
     """Memory choices that are not switched off, whatever the candidate."""
-    return frozenset(name for name in CHOICES if name == WHOLE or _switch_of(name) in context.mechanisms)
-
-
-def _switch_of(name: str) -> str:
-    """The mechanism that a memory choice belongs to, but for whole layers."""
-    if name == "swap_attention":
-        return name
-    return "selective_recompute" if CHOICES[name].kind == "recompute" else "selective_swap"
+    return frozenset(name for name, each in CHOICES.items() if not each.switch or each.switch in context.mechanisms)
 
 
 @lru_cache(maxsize=512)
