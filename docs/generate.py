@@ -132,7 +132,7 @@ mindformers @f52743ca.
 
 def memory_page() -> str:
     from autodeploy.costs.workload.memory_choices import CHOICES, EVERYTHING
-    from autodeploy.space.rules import launched_choices, memory_variants
+    from autodeploy.space.rules import launched_choices
     from autodeploy.stack.releases import releases
 
     defaults = [release for release in releases() if release.is_default]
@@ -150,7 +150,7 @@ def memory_page() -> str:
         )
         for choice in CHOICES.values()
     ]
-    launch = [(code(name), *(_condition(each.get(name)) for each in conditions)) for name in memory_variants()]
+    launch = [(code(name), *(_condition(each.get(name)) for each in conditions)) for name in CHOICES]
     return (
         "# Memory choices\n\nWhat can be recomputed or swapped instead of kept, counted in layers per stage. Choices "
         "that free the same tensor are mutually exclusive.\n\n"

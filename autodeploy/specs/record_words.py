@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from autodeploy.stack.memory_choices import RECOMPUTED, SWAPPED
 from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.schema import RecordNames
 
@@ -79,25 +80,13 @@ NEAREST_CP_ALGOS = dict.fromkeys(
     ("adaptive_cp_algo", "hybrid_adaptive_cp_algo", "kvallgather_cp_algo", "all_gather", "allgather"), "ring"
 )
 
-RECOMPUTE_MODULES = {
-    **dict.fromkeys(("core_attn", "core_attention", "attention_core"), "core_attn"),
-    **dict.fromkeys(("mla_up_proj", "up_proj"), "mla_up_proj"),
-    "mla_kv_up_proj": "mla_kv_up_proj",
-    **dict.fromkeys(("by_operator", "op", "per_op", "per_op_sac"), "by_operator"),
-    **dict.fromkeys(("norm", "layernorm", "rmsnorm", "layer_norm"), "norm"),
-    **dict.fromkeys(("activation", "moe_act", "activation_function", "act"), "activation"),
-    **dict.fromkeys(("moe_zero_memory_level0", "zero_memory_level0"), "moe_zero_memory_level0"),
-    **dict.fromkeys(("moe_zero_memory_level1", "zero_memory_level1"), "moe_zero_memory_level1"),
-    **{name: name for name in ("permute", "mlp", "moe", "shared_experts")},
-}
+RECOMPUTE_MODULES = {word: name for name, each in RECOMPUTED.items() for word in (name, *each.words)}
 GRANULARITIES = {
     **dict.fromkeys(("none", "no", "off", "false", ""), "none"),
     **dict.fromkeys(("full", "block", "uniform", "true", "all"), "full"),
     **dict.fromkeys(("selective", "partial", "select"), "selective"),
 }
-SWAPS = {name: name for name in ("attention", "core_attn_out", "unpermute", "layer_input", "moe", "activation")} | {
-    "swap_attention": "attention"
-}
+SWAPS = {word: name for name, each in SWAPPED.items() for word in (name, *each.words)}
 
 # Names of frameworks' own configurations for the model's fields.
 MODEL_FIELDS = {

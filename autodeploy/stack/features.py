@@ -240,7 +240,7 @@ def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
     if asked:
         asked["text"] = record_text(f"feature_rule.{asked['name']}", asked["text"])
     lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("vendors", "needs", "gives_way_to") if key in row}
-    launch = tuple(_variant(name, dict(each)) for each in row.pop("launch", ()))
+    launch = tuple(read_variant(name, dict(each)) for each in row.pop("launch", ()))
     row.setdefault("mechanism", name)
     try:
         return Feature(name, area=area, **row, **lists, launch=launch, asked_for=AskedFor(**asked) if asked else None)
@@ -248,7 +248,8 @@ def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
         raise ValueError(f"feature {name}: {error}") from error
 
 
-def _variant(feature: str, row: dict[str, Any]) -> Variant:
+def read_variant(feature: str, row: dict[str, Any]) -> Variant:
+    """How a component launches what a record is of."""
     if "reason" in row:
         row["reason"] = _said(f"feature.{feature}.{row['component']}", row["reason"])
     block = row.pop("block", "")

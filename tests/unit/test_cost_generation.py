@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from autodeploy.costs.post_training.generator import Generator, generator_of
-from autodeploy.costs.workload.kinds import ATTENTION
 from autodeploy.costs.workload.generation import rank_work
+from autodeploy.costs.workload.kinds import ATTENTION
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.rl import GenerationLayout

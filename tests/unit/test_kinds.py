@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.costs.workload.kinds import ATTENTION, LAYERS, costs_of
 from autodeploy.costs.workload.attention_types import kind_of, shape_of
+from autodeploy.costs.workload.kinds import ATTENTION, costs_of
 from autodeploy.costs.workload.operators import OperatorFeatures
 from autodeploy.space.facts import facts_of
 from autodeploy.specs.attention import ATTENTION_KINDS, kind_of_attention

@@ -14,8 +14,9 @@ from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.formats.megatron.script import import_launch_script
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.search import planner
-from autodeploy.space.rules import HELD_BY_FRAMEWORK, load_rules, memory_variants
+from autodeploy.space.rules import HELD_BY_FRAMEWORK, load_rules
 from autodeploy.specs.answers import CheckLimits
+from autodeploy.stack.memory_choices import MEMORY_CHOICES
 from autodeploy.stack.releases import release_named, releases
 from hardware_profiles import load_profile
 from tests.launch_check.rule_pairs import DEVICES, document, environment_of, ranks_of, releases_of, words_of
@@ -94,7 +95,7 @@ def test_every_rule_is_tried_or_says_why_not() -> None:
     tried = {pair["rule"] for pair in document()["pairs"]}
     untried = document()["untried"]
     held = {name for name, rule in RULES.items() if rule.kind in HELD_BY_FRAMEWORK}
-    memory = {f"{MEMORY}{name}" for name, variants in memory_variants().items() if variants}
+    memory = {f"{MEMORY}{name}" for name, each in MEMORY_CHOICES.items() if each.launch}
     assert (held | memory) - tried == set(untried)
     assert tried <= held | memory | FLAG_RULES
     assert all(str(reason).strip() for reason in untried.values())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # Changes of a strategy that free memory, each predicted.
-# Modules worth naming alone; the others are parts of these or free little.
+# Modules worth recomputing alone; the others are parts of these or free little.
 MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
 OPTIMIZER = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 MAX_REMEDIES = 3

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.analysis.ablation.feature_ablation import active_features
 from autodeploy.analysis.launch_checks.launch import best_of_short_search
+from autodeploy.analysis.launch_checks.launch_check import MODULES
 from autodeploy.formats.megatron.launch import flag_changes
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
@@ -152,8 +153,6 @@ def _placements(how: RlStrategy, cards: int, *, off_policy: bool) -> Iterator[tu
 
 
 # Strategies that are one change away from another.
-# Modules worth recomputing alone; the others are parts of these or free little.
-MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
 OWN_SWITCH = frozenset({"", "field"})  # of features that are on or off, whatever else the document says
 # Parts of the document by which memory features are switched.
 MEMORY_SWITCHES = frozenset({"recompute", "swap", "attention_swap"})

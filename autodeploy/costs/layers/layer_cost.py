@@ -414,7 +414,7 @@ def _swapped_s(layer: LayerInputs, choice: MemoryChoice, swapped: Floats, times:
     """Seconds in which what is swapped is read from device memory and written back, for which other operators wait."""
     rates = layer.machine.rates
     waited = 2.0 * swapped / (rates.hbm_bytes_per_s * np.asarray(rates.hbm_fraction))
-    if choice.own_layer:
+    if choice.record.own_layer:
         waited = waited + np.where(layer.features.paired, 0.0, _own_layer_s(layer, swapped, times))
     return np.asarray(waited)
 

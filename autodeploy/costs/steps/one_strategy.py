@@ -17,13 +17,14 @@ from autodeploy.costs.layers.unit_costs import at_rows, resolved, unit_costs
 from autodeploy.costs.stages.step_classes import Priced, step_classes
 from autodeploy.costs.steps.estimate import Layout, estimate_layout, template_layers
 from autodeploy.costs.steps.scenarios import estimate_and_slopes
-from autodeploy.costs.workload.memory_choices import CHOICES, SWAP_NAMES, compete
+from autodeploy.costs.workload.memory_choices import CHOICES, compete
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, Candidates, concatenate
 from autodeploy.space.facts import placed_facts
 from autodeploy.specs.strategy import ChoiceKey
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.memory_choices import SWAPPED
 from cost_models.schedule import SCHEDULES, kinds, model_parts, parameter_copies, schedule_problem
 
 if TYPE_CHECKING:
@@ -296,17 +297,17 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
     if strategy.swap_per_stage is not None:
         for name in sorted({name for stage in strategy.swap_per_stage for name in stage}):
             module = ChoiceKey.of(name)
-            if module.name not in SWAP_NAMES:
+            if module.name not in SWAPPED:
                 raise UnsupportedError(
                     Message("common.is_not_modelled_yet", what=f"swap {module.name!r}"),
                     path="/strategy/swap_per_stage",
                 )
             counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
-            applied[module._replace(name=SWAP_NAMES[module.name])] = np.minimum(counts, stage_layers)
+            applied[module._replace(name=SWAPPED[module.name].name)] = np.minimum(counts, stage_layers)
     for name in () if strategy.swap_per_stage is not None else strategy.swap:
-        if name not in SWAP_NAMES:
+        if name not in SWAPPED:
             raise UnsupportedError(Message("common.is_not_modelled_yet", what=f"swap {name!r}"), path="/strategy/swap")
-        applied[ChoiceKey(SWAP_NAMES[name])] = stage_layers
+        applied[ChoiceKey(SWAPPED[name].name)] = stage_layers
     refuse_beside(applied, stage_layers)
     return applied
 

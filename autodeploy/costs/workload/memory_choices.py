@@ -12,32 +12,38 @@ from typing import TYPE_CHECKING, Final, Literal
 from autodeploy.costs.workload.adapters import ADAPTER_CHOICES
 from autodeploy.costs.workload.kinds import ATTENTION, LAYERS
 from autodeploy.costs.workload.operators import Touches
+from autodeploy.stack.memory_choices import MEMORY_CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autodeploy.costs.workload.attention_types import AttentionCosts
     from autodeploy.costs.workload.mlp import LayerCosts
+    from autodeploy.stack.memory_choices import MemoryRecord
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryChoice:
     """One choice per layer. Two choices that free the same tensor exclude each other.
 
-    switch : mechanism that has to be on; "": none.
-    own_layer : a swap that the framework waits for at the end of its layer's forward pass, and starts to bring back at
-        beginning of its layer's backward pass.
     shares : it frees and replays these tensors and operators in part (`LayerTable.by_operator`).
     """
 
-    name: str
-    kind: Literal["recompute", "swap"]
-    switch: str
+    record: MemoryRecord
     frees: tuple[str, ...]
     replays: tuple[str, ...]
     replays_exchanges: tuple[str, ...]
-    own_layer: bool = False
-    shares: bool = False
+    shares: bool
+
+    @property
+    def name(self) -> str:
+        """That of its record."""
+        return self.record.name
+
+    @property
+    def kind(self) -> Literal["recompute", "swap"]:
+        """What is done to what it frees."""
+        return "swap" if self.record.swap else "recompute"
 
     def replays_exchange(self, name: str) -> bool:
         """Whether the backward pass repeats that exchange of the forward pass."""
@@ -59,32 +65,16 @@ _KINDS: Final[tuple[AttentionCosts | LayerCosts, ...]] = (*ATTENTION.values(), *
 _PARTS: Final = (_EVERY_LAYER, *(kind.choices for kind in _KINDS), ADAPTER_CHOICES)
 
 
-def _choice(name: str, switch: str, *, swap: bool = False, own_layer: bool = False) -> MemoryChoice:
+def _choice(record: MemoryRecord) -> MemoryChoice:
     """A choice with what it touches of all kinds, each name where the last kind that has it puts it."""
-    touches = [part[name] for part in _PARTS if name in part][::-1]
+    touches = [part[record.name] for part in _PARTS if record.name in part][::-1]
     frees, replays, exchanges = (
         tuple(dict.fromkeys(word for each in touches for word in each[n][::-1]))[::-1] for n in range(3)
     )
-    kind: Literal["recompute", "swap"] = "swap" if swap else "recompute"
-    return MemoryChoice(name, kind, switch, frees, replays, exchanges, own_layer, shares=name == BY_OPERATOR)
+    return MemoryChoice(record, frees, replays, exchanges, shares=record.name == BY_OPERATOR)
 
 
-_RECOMPUTED: Final = (
-    *("norm", "activation", "by_operator", "mla_up_proj", "mla_kv_up_proj", "core_attn", "permute"),
-    *("moe_zero_memory_level0", "moe_zero_memory_level1", "mlp", "moe", "shared_experts"),
-)
-_SWAPPED: Final = ("core_attn_out", "activation", "layer_input", "unpermute", "moe")
-# Name in a strategy's swap -> choice.
-SWAP_NAMES: Final = {name: f"swap_{name}" for name in ("attention", *_SWAPPED)}
-CHOICES: Final = {
-    choice.name: choice
-    for choice in (
-        _choice("full", ""),
-        *(_choice(name, "selective_recompute") for name in _RECOMPUTED),
-        _choice("swap_attention", "swap_attention", swap=True, own_layer=True),
-        *(_choice(SWAP_NAMES[name], "selective_swap", swap=True) for name in _SWAPPED),
-    )
-}
+CHOICES: Final = {name: _choice(record) for name, record in MEMORY_CHOICES.items()}
 
 
 def freed_by(choice: MemoryChoice, kept: Iterable[str]) -> list[str]:

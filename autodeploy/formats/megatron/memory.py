@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.messages import Message
 from autodeploy.specs.strategy import ChoiceKey
+from autodeploy.stack.memory_choices import MEMORY_CHOICES, RECOMPUTED, SWAPPED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,21 +20,8 @@ if TYPE_CHECKING:
 
 # Recompute, swap and optimizer memory of a plan in launch flags.
 BLOCK = "RECOMPUTE_ARGS"
-MEGATRON_MODULES = {
-    "core_attn": "core_attn",
-    "mla_up_proj": "mla_up_proj",
-    "norm": "layernorm",
-    "activation": "moe_act",
-    "mlp": "mlp",
-    "moe": "moe",
-    "shared_experts": "shared_experts",
-}
-# What only layers with experts hold.
-OF_EXPERTS = frozenset(
-    {"moe", "shared_experts", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1", "unpermute"}
-)
-SWAP_FLAGS = {"unpermute": "--moe-unperm2-mem-optim-swap", "layer_input": "--swap-layer-input"}
-SAME_IN_MINDSPEED = frozenset({"core_attn", "mlp", "moe", "shared_experts"})
+# What only layers with experts hold, as strategies name it.
+OF_EXPERTS = frozenset(each.swap or each.name for each in MEMORY_CHOICES.values() if each.experts)
 
 
 def recomputed_layers(strategy: Strategy, stages: int, most: int) -> dict[str, list[int]]:
@@ -132,9 +120,9 @@ def _per_chunk(strategy: Strategy, layers: int) -> int:
 def _add_megatron_modules(
     arguments: LaunchArguments, modules: dict[str, int], some: set[str], *, with_full: bool
 ) -> None:
-    megatron_names = [MEGATRON_MODULES[name] for name in modules if name in MEGATRON_MODULES]
+    megatron_names = [word for name in modules if (word := RECOMPUTED[name].megatron)]
     for name in modules:
-        if name not in MEGATRON_MODULES:
+        if not RECOMPUTED[name].megatron:
             arguments.note(Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="Megatron-LM"))
     if not megatron_names:
         return
@@ -150,23 +138,23 @@ def _add_megatron_modules(
 def _add_mindspeed_modules(
     arguments: LaunchArguments, strategy: Strategy, modules: dict[str, int], some: set[str], even: int
 ) -> None:
-    same = [name for name in modules if name in SAME_IN_MINDSPEED]
-    if "mla_up_proj" in modules and not arguments.knows("--recompute-mla-up-proj"):
+    same = [name for name in modules if RECOMPUTED[name].megatron and not RECOMPUTED[name].flag]
+    if "mla_up_proj" in modules and not arguments.knows(RECOMPUTED["mla_up_proj"].flag):
         same.append("mla_up_proj")  # Megatron-LM's own, of all layers
     for name, layers in modules.items():
-        if name in {"activation", "norm"}:
-            flag = "--recompute-activation-function" if name == "activation" else "--recompute-norm"
+        flag = RECOMPUTED[name].flag
+        if RECOMPUTED[name].counted:
             arguments.add(BLOCK, flag)
             if name in some:
                 arguments.add(BLOCK, f"{flag}-num-layers", layers)
                 _per_stage(arguments, strategy)
-        elif name == "mla_up_proj" and arguments.knows("--recompute-mla-up-proj"):
-            arguments.add(BLOCK, "--recompute-mla-up-proj")
+        elif name == "mla_up_proj" and arguments.knows(flag):
+            arguments.add(BLOCK, flag)
             if strategy.tp > 1:
                 arguments.add("MLA_ARGS", "--mla-mm-split")
                 arguments.add("MLA_ARGS", "--mla-up-proj-tp-overlap")
-        elif name in {"moe_zero_memory_level0", "moe_zero_memory_level1"}:
-            arguments.add("MOE_ARGS", "--moe-zero-memory", name.removeprefix("moe_zero_memory_"))
+        elif name in ZERO_MEMORY:
+            arguments.add("MOE_ARGS", flag, ZERO_MEMORY[name])
             # MindSpeed moe_zero_memory.py refuses the count beside --moe-fb-overlap and above the layers of an even
             # stage, which a list of layers makes one: all layers then save memory.
             counts = not arguments.has("--moe-fb-overlap") and not arguments.has("--num-layer-list")
@@ -179,7 +167,7 @@ def _add_mindspeed_modules(
     elif same:
         arguments.add(BLOCK, "--recompute-granularity", "selective")
         arguments.add(BLOCK, "--recompute-modules", *same)
-    if same and any(name in modules for name in ("activation", "norm")):
+    if same and any(RECOMPUTED[name].counted for name in modules):
         arguments.note(Message("exporters.not_recomputed_together", one="activation, norm", other="+".join(same)))
 
 
@@ -199,10 +187,8 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
     for name in swapped:
         if name == "attention":
             _add_attention_swap(arguments, strategy)
-        elif name == "core_attn_out" and _swaps_latent_attention(arguments, strategy):
-            arguments.add("SWAP_ARGS", "--mla-swap-core-attn-out")
-        elif name in SWAP_FLAGS and arguments.knows(SWAP_FLAGS[name]):
-            arguments.add("SWAP_ARGS", SWAP_FLAGS[name])
+        elif _has_swap(arguments, strategy, name):
+            arguments.add("SWAP_ARGS", SWAPPED[name].flag)
         else:
             arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed"))
     if any(
@@ -225,15 +211,21 @@ def _add_host_optimizer(arguments: LaunchArguments, strategy: Strategy) -> None:
         arguments.add("OPTIMIZE_ARGS", "--optimizer-offload-fraction", strategy.optimizer_offload_fraction)
 
 
+def _has_swap(arguments: LaunchArguments, strategy: Strategy, name: str) -> bool:
+    if name == "core_attn_out":
+        return _swaps_latent_attention(arguments, strategy)
+    return bool(SWAPPED[name].flag) and arguments.knows(SWAPPED[name].flag)
+
+
 def _swaps_latent_attention(arguments: LaunchArguments, strategy: Strategy) -> bool:
-    latent = arguments.has("--multi-latent-attention") and arguments.knows("--mla-swap-core-attn-out")
+    latent = arguments.has("--multi-latent-attention") and arguments.knows(SWAPPED["core_attn_out"].flag)
     return latent and strategy.schedule == "dualpipev"
 
 
 def _add_attention_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
     overlapped = arguments.has("--moe-fb-overlap")
     if overlapped and _swaps_latent_attention(arguments, strategy):
-        arguments.add("SWAP_ARGS", "--mla-swap-core-attn-out")
+        arguments.add("SWAP_ARGS", SWAPPED["core_attn_out"].flag)
     elif overlapped:
         arguments.note(Message("exporters.overlap_excludes_flag", flag="--swap-attention"))
     else:
@@ -241,23 +233,15 @@ def _add_attention_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
 
 
 FIELD = "/strategy/recompute"
-SWAPS = {
-    "--swap-attention": "attention",
-    "--mla-swap-core-attn-out": "core_attn_out",
-    "--moe-unperm2-mem-optim-swap": "unpermute",
-    "--swap-layer-input": "layer_input",
-}
-COUNTED = {
-    "--recompute-activation-function": "activation",
-    "--recompute-norm": "norm",
-}
+# Levels of --moe-zero-memory.
+ZERO_MEMORY = {"moe_zero_memory_level0": "level0", "moe_zero_memory_level1": "level1"}
 
 
 def read_memory(reader: FlagReader, strategy: dict[str, Any], layers: int) -> dict[str, Any]:
     """The strategy's `recompute`, `swap` and optimizer switches."""
     stages = _layers_of_stages(strategy, layers)
     counts = _modules(reader, stages) | _full(reader, strategy, stages)
-    swap = sorted({name for flag, name in SWAPS.items() if reader.switch(flag, "/strategy/swap")})
+    swap = sorted(n for n, each in SWAPPED.items() if each.flag and reader.switch(each.flag, "/strategy/swap"))
     reader.ignore(["--swap-modules"], Message("importers.predicted_as", what="--swap-attention"))
     swapped = reader.switch("--swap-optimizer", "/strategy/swap_optimizer")
     updated = reader.switch("--optimizer-cpu-offload", "/strategy/optimizer_offload_fraction")
@@ -320,7 +304,7 @@ def _beside_swap(
 def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
     """Modules recomputed alone -> layers of each stage."""
     modules: dict[str, list[int]] = {}
-    by_flag = {flag: name for name, flag in MEGATRON_MODULES.items()}
+    by_flag = {each.megatron: name for name, each in RECOMPUTED.items() if each.megatron}
     given = reader.words("--recompute-modules", f"{FIELD}/modules")
     selective = (
         reader.script.flags["--recompute-granularity"].text == "selective" if _has_granularity(reader) else False
@@ -331,7 +315,8 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
                 modules[by_flag[word]] = list(stages)
             else:
                 reader.log.ignore("--recompute-modules", word, Message("common.is_not_modelled_yet", what=word))
-    for flag, name in COUNTED.items():
+    for name in ("activation", "norm"):
+        flag = RECOMPUTED[name].flag
         number = reader.number(f"{flag}-num-layers", f"{FIELD}/modules")
         if reader.switch(flag, f"{FIELD}/modules"):
             modules[name] = [stage if number is None else min(number, stage) for stage in stages]
@@ -339,8 +324,9 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
         modules["mla_up_proj"] = list(stages)
         reader.ignore(["--mla-up-proj-tp-overlap", "--mla-mm-split"], Message("importers.no_field_of_spec"))
     number = reader.number("--moe-zero-memory-num-layers", f"{FIELD}/modules")
-    if (level := reader.text("--moe-zero-memory", f"{FIELD}/modules")) in {"level0", "level1"}:
-        modules[f"moe_zero_memory_{level}"] = [stage if number is None else min(number, stage) for stage in stages]
+    level = reader.text("--moe-zero-memory", f"{FIELD}/modules")
+    for name in (name for name, each in ZERO_MEMORY.items() if each == level):
+        modules[name] = [stage if number is None else min(number, stage) for stage in stages]
     return modules
 
 

@@ -12,10 +12,11 @@ from autodeploy.costs.stages.step_classes import PASSES, step_classes
 from autodeploy.costs.workload.memory_choices import compete
 from autodeploy.search.bounds.stage_bound import Batch, lower_bound_s, steady_micro_batches
 from autodeploy.search.choices.layer_choices import COSTS_OF_PARTS, Choices, Part, join
-from autodeploy.search.choices.memory_options import WHOLE, possible_choices, rivals
+from autodeploy.search.choices.memory_options import possible_choices, rivals
 from autodeploy.space.candidates import concatenate, of_schedules
 from autodeploy.space.rules import launchable_each, placement_limits
 from autodeploy.space.tree import distinct
+from autodeploy.stack.memory_choices import WHOLE
 from cost_models.schedule import model_parts, schedules
 
 if TYPE_CHECKING:

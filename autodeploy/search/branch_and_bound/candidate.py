@@ -17,12 +17,13 @@ from autodeploy.search.bounds.problem_bound import relax_bound
 from autodeploy.search.branch_and_bound.path_bound import PER_SECOND, TupleBounds, Visit
 from autodeploy.search.choices.effort import QUICK
 from autodeploy.search.choices.layouts import neighbours, templates, to_layout, to_sizes
-from autodeploy.search.choices.memory_options import WHOLE, memory_choices, menus
+from autodeploy.search.choices.memory_options import memory_choices, menus
 from autodeploy.search.placement.evaluate import MOST_SIMULATED, Evaluator
 from autodeploy.search.placement.solve import best_template, solve
 from autodeploy.search.placement.stage_choices import StageChoices
 from autodeploy.search.placement.uniform import undominated_sets
 from autodeploy.space.candidates import concatenate
+from autodeploy.stack.memory_choices import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -20,8 +20,9 @@ from autodeploy.search.bounds.paths import PathLibrary, chunk_times_s, cut_costs
 from autodeploy.search.bounds.problem_bound import relax_bound, surcharges
 from autodeploy.search.choices.layer_choices import COSTS_OF_PARTS
 from autodeploy.search.choices.layouts import most_layers_per_chunk
-from autodeploy.search.choices.memory_options import WHOLE, memory_choices
+from autodeploy.search.choices.memory_options import memory_choices
 from autodeploy.search.placement.uniform import set_problems
+from autodeploy.stack.memory_choices import WHOLE
 from cost_models.schedule import critical_paths
 
 if TYPE_CHECKING:

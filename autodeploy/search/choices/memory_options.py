@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.costs.stages.inner_problem import InnerProblem, MemoryOption, fill_chunks, over_chunks
-from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.space.rules import launchable
+from autodeploy.stack.memory_choices import MEMORY_CHOICES, WHOLE
 from cost_models.bounded_cache import kept
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     Graph = Mapping[int, frozenset[int]] | Sequence[frozenset[int]]
     """The neighbours of each number."""
-
-WHOLE = "full"
-"""The choice that recomputes a whole layer."""
 
 
 def memory_choices(candidate: Candidates, context: Context) -> frozenset[str]:
@@ -39,7 +36,7 @@ def menus(choices: frozenset[str]) -> tuple[frozenset[str], ...]:
 
 def possible_choices(context: Context) -> frozenset[str]:
     """Memory choices that are not switched off, whatever the candidate."""
-    return frozenset(name for name, each in CHOICES.items() if not each.switch or each.switch in context.mechanisms)
+    return frozenset(name for name, each in MEMORY_CHOICES.items() if each.switch in {"", *context.mechanisms})
 
 
 @lru_cache(maxsize=512)

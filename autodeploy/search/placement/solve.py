@@ -20,7 +20,7 @@ from autodeploy.search.bounds.paths import path_key
 from autodeploy.search.bounds.problem_bound import RELAXATION, relax_bound, room_for_layers
 from autodeploy.search.choices.effort import DEFAULT, Effort
 from autodeploy.search.choices.layouts import templates, to_layout, to_sizes, uneven_sizes, with_shares
-from autodeploy.search.choices.memory_options import WHOLE, legal_options
+from autodeploy.search.choices.memory_options import legal_options
 from autodeploy.search.placement.evaluate import (
     OPTIMAL_GAP,
     Evaluator,
@@ -32,6 +32,7 @@ from autodeploy.search.placement.evaluate import (
 )
 from autodeploy.search.placement.stage_choices import StageChoices, fits, stage_fits
 from autodeploy.search.placement.uniform import by_bound, promising_sets, quick_plan, under_sets, with_options
+from autodeploy.stack.memory_choices import WHOLE
 from cost_models.arrays import product
 
 if TYPE_CHECKING:

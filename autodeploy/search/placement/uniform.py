@@ -10,9 +10,10 @@ import numpy as np
 from autodeploy.costs.stages.inner_problem import over_chunks
 from autodeploy.search.bounds.problem_bound import relax_bounds
 from autodeploy.search.choices.layouts import to_layout
-from autodeploy.search.choices.memory_options import WHOLE, uniform_choices
+from autodeploy.search.choices.memory_options import uniform_choices
 from autodeploy.search.placement.evaluate import improve
 from autodeploy.search.placement.stage_choices import StageChoices, fits
+from autodeploy.stack.memory_choices import WHOLE
 from cost_models.compiled import compiled
 
 if TYPE_CHECKING:

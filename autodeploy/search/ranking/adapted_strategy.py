@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from autodeploy.costs.inputs.build_context import spec_context
 from autodeploy.costs.steps.one_strategy import as_candidate, estimated, facts_of_placement
-from autodeploy.costs.workload.memory_choices import SWAP_NAMES
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.ranking.levelled_layers import levelled
 from autodeploy.search.ranking.one_strategy import described
@@ -20,6 +19,7 @@ from autodeploy.space.rules import broken_rules, launchable
 from autodeploy.specs.derived_fields import of_launch
 from autodeploy.specs.strategy import ChoiceKey, Recompute, Strategy
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.memory_choices import SWAPPED
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _choices(strategy: Strategy) -> frozenset[str]:
     swapped = set(strategy.swap) | {
         ChoiceKey.of(name).name for stage in strategy.swap_per_stage or () for name in stage
     }
-    return frozenset(named | {SWAP_NAMES[name] for name in swapped if name in SWAP_NAMES})
+    return frozenset(named | {SWAPPED[name].name for name in swapped if name in SWAPPED})
 
 
 def _plan(strategy: Strategy, context: Context, spec: Spec, identity: Identity) -> Plan | None:

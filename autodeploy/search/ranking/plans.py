@@ -25,7 +25,7 @@ from autodeploy.costs.stages.build_problem import with_choices
 from autodeploy.costs.stages.step_classes import expert_layers
 from autodeploy.costs.steps.estimate import Estimate, Layout, applied_array, estimate_layout
 from autodeploy.costs.workload.flops import CONVENTION
-from autodeploy.costs.workload.memory_choices import CHOICES, SWAP_NAMES
+from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.candidate import by_context, priced_together
 from autodeploy.search.branch_and_bound.worker_process import by_two, halves_of
@@ -297,13 +297,12 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
 
 def _memory_documents(layout: Layout, pp: int) -> tuple[Recompute, tuple[dict[str, int], ...]]:
     """Recompute and swap as the strategy states them, stage by stage."""
-    back = {choice: name for name, choice in SWAP_NAMES.items()}
     recompute: list[dict[str, int]] = [{} for _ in range(pp)]
     swap: list[dict[str, int]] = [{} for _ in range(pp)]
     for key, counts in layout.applied.items():
         for stage in np.flatnonzero(counts).tolist():
-            if CHOICES[key.name].kind == "swap":
-                swap[stage][str(key._replace(name=back[key.name]))] = int(counts[stage])
+            if swapped_name := CHOICES[key.name].record.swap:
+                swap[stage][str(key._replace(name=swapped_name))] = int(counts[stage])
             else:
                 recompute[stage][str(key)] = int(counts[stage])
     names = _names(recompute)

@@ -1,0 +1,48 @@
+"""What can be recomputed or swapped instead of kept, as records: words, flags, and the releases that launch it.
+
+What a choice frees and repeats is said by the kinds of layers that have it (`costs/workload/memory_choices.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+from autodeploy.stack.features import Variant, read_variant
+from hardware_profiles.shipped_yaml import load_shipped_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """One choice of a layer; a layer's class may have any number of its layers with it.
+
+    swap : as strategies name what is swapped; "": it is recomputed. switch : feature that has to be on; "": none.
+    words : that records of runs have for it. megatron : word of --recompute-modules. flag : MindSpeed's own; counted :
+    with a number of layers beside it. experts : layers without experts have nothing of it.
+    own_layer : a swap that the framework waits for at the end of its layer's forward pass, and starts to bring back at
+        beginning of its layer's backward pass.
+    """
+
+    name: str
+    swap: str = ""
+    switch: str = ""
+    words: tuple[str, ...] = ()
+    megatron: str = ""
+    flag: str = ""
+    counted: bool = False
+    experts: bool = False
+    own_layer: bool = False
+    launch: tuple[Variant, ...] = ()
+
+
+def _record(name: str, row: dict[str, Any]) -> MemoryRecord:
+    launch = tuple(read_variant(name, dict(each)) for each in row.pop("launch", ()))
+    return MemoryRecord(name, **row | {"words": tuple(row.get("words", ()))}, launch=launch)
+
+
+_TABLE: Final = load_shipped_yaml((files("autodeploy.stack") / "memory_choices.yaml").read_text(encoding="utf-8"))
+MEMORY_CHOICES: Final = {name: _record(name, dict(row)) for name, row in _TABLE["choices"].items()}
+WHOLE: Final = "full"  # recomputes a whole layer
+RECOMPUTED: Final = {name: each for name, each in MEMORY_CHOICES.items() if not each.swap and name != WHOLE}
+SWAPPED: Final = {each.swap: each for each in MEMORY_CHOICES.values() if each.swap}
