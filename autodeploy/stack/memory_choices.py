@@ -22,6 +22,7 @@ class MemoryRecord:
     with a number of layers beside it. experts : layers without experts have nothing of it.
     own_layer : a swap that the framework waits for at the end of its layer's forward pass, and starts to bring back at
         beginning of its layer's backward pass.
+    shares : it frees and replays tensors and operators in part (`LayerTable.by_operator`).
     """
 
     name: str
@@ -33,6 +34,7 @@ class MemoryRecord:
     counted: bool = False
     experts: bool = False
     own_layer: bool = False
+    shares: bool = False
     launch: tuple[Variant, ...] = ()
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from autodeploy.costs.workload.attention_types import kind_of, shape_of
-from autodeploy.costs.workload.kinds import ATTENTION, costs_of
+from autodeploy.costs.workload.kinds import ATTENTION, LAYERS, costs_of
+from autodeploy.costs.workload.layers import layer_kinds, layer_table
+from autodeploy.costs.workload.memory_choices import CHOICES, EVERYTHING
 from autodeploy.costs.workload.operators import OperatorFeatures
 from autodeploy.space.facts import facts_of
 from autodeploy.specs.attention import ATTENTION_KINDS, kind_of_attention
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
-from autodeploy.specs.model_rules import EXPERTS, PARTS
+from autodeploy.specs.model_rules import LAYER_KINDS, PARTS
 from autodeploy.specs.presets import load_preset, preset_names
+from autodeploy.specs.strategy import RecomputeModule, SwapModule
 from autodeploy.specs.training import TrainingSpec
-from autodeploy.specs.tuning import TUNINGS
+from autodeploy.specs.tuning import TARGETS, TUNINGS
+from autodeploy.stack.memory_choices import RECOMPUTED, SWAPPED
 from cost_models.hbm import OptimizerFormat, optimizer_moved_bytes, state_bytes
 from cost_models.optimizers import ADAM, OPTIMIZERS, Optimizer
 from tests.support.sharding import shard
@@ -24,11 +31,42 @@ ON = OperatorFeatures()
 
 def test_every_kind_of_attention_has_costs_and_names_fields_of_a_model() -> None:
     assert ATTENTION.keys() == {kind.name for kind in ATTENTION_KINDS}
-    for part in (*ATTENTION_KINDS, EXPERTS, *PARTS):
+    assert LAYERS.keys() == {kind.name for kind in LAYER_KINDS}
+    for part in (*ATTENTION_KINDS, *LAYER_KINDS, *PARTS):
         named = {part.field, *part.fields, *part.needs, *part.excludes} - {""}
         assert named <= ModelSpec.model_fields.keys(), part
     for kind in ATTENTION_KINDS:
         assert {field for field, _, _ in kind.sizes} <= ModelSpec.model_fields.keys()
+
+
+def test_strategies_name_the_memory_choices_that_records_have() -> None:
+    assert set(get_args(RecomputeModule)) == RECOMPUTED.keys()
+    assert set(get_args(SwapModule)) == SWAPPED.keys()
+
+
+def test_memory_choices_touch_what_layers_of_the_kind_have() -> None:
+    adapters = replace(ON, lora_rank=8, lora_targets=TARGETS)
+    plain = (
+        replace(ON, flash_attention=False, weighted_activation=True),
+        replace(ON, torch_modules=True, joins_heads=True),
+    )
+    rows = (
+        *(("deepseek-v3", on) for on in (ON, adapters, *plain)),
+        *(("qwen3-8b", on) for on in (replace(ON, slices_heads=True, keeps_gathered=True, copies_heads=True), *plain)),
+        *(("longcat-flash", ON), ("qwen3-8b", adapters)),
+    )
+    tables = [
+        layer_table(load_preset(name), shard(tp=2), on, kind)
+        for name, on in rows
+        for kind, _ in layer_kinds(load_preset(name))
+    ]
+    tensors = {tensor.name for table in tables for tensor in table.tensors}
+    operators = {op.name for table in tables for op in table.operators}
+    exchanges = {exchange.name for table in tables for exchange in table.exchanges}
+    for choice in CHOICES.values():
+        assert set(choice.frees) <= tensors | {EVERYTHING}, choice.name
+        assert set(choice.replays) <= operators | {EVERYTHING}, choice.name
+        assert set(choice.replays_exchanges) <= exchanges | {EVERYTHING}, choice.name
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -371,7 +371,7 @@ def _choices(
         uneven = zero
         if any(name in balanced for name in each.freed):
             uneven = np.asarray(bytes_ - sum(balanced.get(name, kept[name]) for name in each.freed))
-        if choice.shares and table.by_operator is not None:
+        if choice.record.shares and table.by_operator is not None:
             bytes_ = np.asarray(bytes_ - table.by_operator.kept_bytes)
         if choice.kind == "swap":
             cost = ChoiceCost(bytes_, _swapped_s(layer, choice, bytes_, times), bytes_, zero, uneven)
@@ -400,7 +400,7 @@ def _replay_host_s(layer: LayerInputs, touched: Touched, replayed_s: Floats, for
         return layer.zero
     permutes = PERMUTES in choice.replays and not features.sync_free
     waits = layer.table.replayed_synchronisations * np.asarray(layer.machine.host.sync_s) if permutes else 0.0
-    shares = layer.table.by_operator.operators if choice.shares and layer.table.by_operator is not None else {}
+    shares = layer.table.by_operator.operators if choice.record.shares and layer.table.by_operator is not None else {}
     calls = sum(
         launches(layer.operators[name], backward=False) * shares.get(name, 1.0)
         for name in touched.replayed
@@ -437,7 +437,7 @@ def _own_layer_s(layer: LayerInputs, swapped: Floats, times: LayerTimes) -> Floa
 
 def _saved_bytes(touched: Touched, kept: Mapping[str, Floats], layer: LayerInputs) -> Floats:
     """Bytes of the kept tensors that a choice frees, or of its shares of them [n]."""
-    if not touched.choice.shares or layer.table.by_operator is None:
+    if not touched.choice.record.shares or layer.table.by_operator is None:
         return np.asarray(sum(kept[name] for name in touched.freed) + layer.zero)
     shares = layer.table.by_operator.tensors
     return np.asarray(sum(kept[name] * shares[name] for name in touched.freed) + layer.zero)
@@ -448,7 +448,7 @@ def _replayed_s(touched: Touched, times: LayerTimes, table: LayerTable) -> Float
     if EVERYTHING in touched.choice.replays:
         return times.trained_s[0]
     forward = {name: times.trained[name].forward_s for name in touched.replayed}
-    if touched.choice.shares and table.by_operator is not None:
+    if touched.choice.record.shares and table.by_operator is not None:
         forward = {name: seconds * table.by_operator.operators[name] for name, seconds in forward.items()}
     return np.asarray(sum(forward.values(), np.zeros(1)))
 

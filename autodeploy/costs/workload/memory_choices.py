@@ -24,16 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChoice:
-    """One choice per layer. Two choices that free the same tensor exclude each other.
-
-    shares : it frees and replays these tensors and operators in part (`LayerTable.by_operator`).
-    """
+    """One choice per layer. Two choices that free the same tensor exclude each other."""
 
     record: MemoryRecord
     frees: tuple[str, ...]
     replays: tuple[str, ...]
     replays_exchanges: tuple[str, ...]
-    shares: bool
 
     @property
     def name(self) -> str:
@@ -51,7 +47,6 @@ class MemoryChoice:
 
 
 LAYER_INPUT = "attention_norm_in"
-BY_OPERATOR = "by_operator"
 EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward exchanges
 
 # Of what every layer has: norms and its input.
@@ -71,7 +66,7 @@ def _choice(record: MemoryRecord) -> MemoryChoice:
     frees, replays, exchanges = (
         tuple(dict.fromkeys(word for each in touches for word in each[n][::-1]))[::-1] for n in range(3)
     )
-    return MemoryChoice(record, frees, replays, exchanges, shares=record.name == BY_OPERATOR)
+    return MemoryChoice(record, frees, replays, exchanges)
 
 
 CHOICES: Final = {name: _choice(record) for name, record in MEMORY_CHOICES.items()}
@@ -106,7 +101,7 @@ def touched_by_choices(kept: tuple[str, ...], operators: tuple[str, ...], *, sha
             tuple(name for name in operators if EVERYTHING in choice.replays or name in choice.replays),
         )
         for choice in CHOICES.values()
-        if shares or not choice.shares
+        if shares or not choice.record.shares
     ]
     return tuple(each for each in touched if each.freed)
 
