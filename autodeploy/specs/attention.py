@@ -9,9 +9,10 @@ compressed keys (CSA, HCA), DeepSeek-V4: `compressed_attention.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -19,7 +20,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator
 
     from autodeploy.specs.model import ModelSpec
 
@@ -33,6 +34,10 @@ AttentionType = Literal[
 ]
 LinearKind = Literal["gated_delta_net", "kda"]
 USUAL_OFFSET: Final = 2
+
+
+Flags = Mapping[str, tuple[str, int | None]]
+"""Field of a part of a model -> the flag of Megatron-LM or MindSpeed-LLM that says it, and its default there."""
 
 
 def no_bool(value: object) -> object:
@@ -58,6 +63,14 @@ class LinearAttention(Document):
     key_head_dim: _HeadDim
     value_head_dim: _HeadDim
     conv_kernel_dim: Annotated[int, Field(ge=1, le=64, description="tokens of the short convolution")] = 4
+
+    flags: ClassVar[Flags] = {
+        "num_key_heads": ("--linear-num-key-heads", None),
+        "num_value_heads": ("--linear-num-value-heads", None),
+        "key_head_dim": ("--linear-key-head-dim", None),
+        "value_head_dim": ("--linear-value-head-dim", None),
+        "conv_kernel_dim": ("--mamba-d-conv", 4),
+    }
 
     @property
     def key_width(self) -> int:
@@ -131,6 +144,14 @@ class SparseAttention(Document):
         BeforeValidator(no_bool),
     ] = USUAL_OFFSET
 
+    flags: ClassVar[Flags] = {
+        "index_topk": ("--index-topk", 2048),
+        "index_n_heads": ("--index-n-heads", 64),
+        "index_head_dim": ("--index-head-dim", 128),
+        "index_topk_freq": ("--index-topk-freq", None),
+        "index_skip_topk_offset": ("--index-skip-topk-offset", None),
+    }
+
     def has_indexer(self, layer: int) -> bool:
         """Whether the layer (from 0) chooses its keys itself."""
         return max(layer + 1 - self.index_skip_topk_offset, 0) % self.index_topk_freq == 0
@@ -178,6 +199,14 @@ class CompressedAttention(Document):
     index_head_dim: Annotated[int, Field(ge=1, le=8192), BeforeValidator(no_bool)]
     csa_rate: _Rate = INDEXED
     hca_rate: _Rate = 128
+
+    flags: ClassVar[Flags] = {
+        "o_groups": ("--o-groups", 8),
+        "o_lora_rank": ("--o-lora-rank", 1024),
+        "index_topk": ("--index-topk", 2048),
+        "index_n_heads": ("--index-n-heads", 64),
+        "index_head_dim": ("--index-head-dim", 128),
+    }
 
     def rate(self, attention: AttentionType) -> int | None:
         """Tokens of one entry in layers of the type; None where they have none."""
@@ -228,6 +257,8 @@ class HyperConnections(Document):
 
     hc_mult: Annotated[int, Field(ge=2, le=64, description="residual streams"), BeforeValidator(no_bool)]
     hc_sinkhorn_iters: Annotated[int, Field(ge=1, le=1000), BeforeValidator(no_bool)] = 20
+
+    flags: ClassVar[Flags] = {"hc_mult": ("--hc-mult", 4), "hc_sinkhorn_iters": ("--hc-sinkhorn-iters", 20)}
 
     @property
     def map_width(self) -> int:

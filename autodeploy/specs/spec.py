@@ -276,7 +276,9 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
 
 def _unmodelled_tuning(spec: Spec) -> list[FieldError]:
     """Tuning of a model for which it is not modelled."""
-    found = [(each, each.problem(partial(getattr, spec.model), spec.training)) for each in spec.training.tunings]
+    found = [
+        (each, each.problem(partial(getattr, spec.model), spec.training.adapters[1])) for each in spec.training.tunings
+    ]
     return [FieldError(each.path, problem, each.instead) for each, problem in found if problem is not None][:1]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator
 
 from autodeploy.messages import Message
+from autodeploy.specs.attention import Flags
 from autodeploy.specs.base import Document
 from hardware_profiles.magnitudes import EPSILON
 
@@ -35,6 +36,9 @@ class LoraSpec(Document):
     target_modules: Annotated[
         tuple[LoraTarget, ...], Field(min_length=1, description="matrices that have an adapter; absent: all four")
     ] = TARGETS
+
+    # MindSpeed-LLM's, of a launch that names targets alone: features_manager/finetune/lora.py.
+    flags: ClassVar[Flags] = {"rank": ("--lora-r", 16), "alpha": ("--lora-alpha", 32)}
 
     @field_validator("target_modules")
     @classmethod
@@ -122,7 +126,7 @@ _UNMODELLED_WITH_REFERENCE: Final = (
 )
 
 
-def unmodelled_with_reference(value_of: Callable[[str], object]) -> str | None:
+def unmodelled_with_reference(value_of: Callable[[str], object], targets: Iterable[str] = ()) -> str | None:
     """Why preference tuning of a model is not modelled yet; None where it is. value_of : a field of the model."""
     unmodelled = next((field for field in _UNMODELLED_WITH_REFERENCE if value_of(field)), None)
     return unmodelled and Message("specs.not_modelled_with", one="kind: dpo", other=unmodelled)
@@ -138,7 +142,7 @@ class Tuning:
     in_part : the model's own weights are not trained. precisions : number formats that it is modelled in.
     excludes, excludes_experts : mechanisms that it is not modelled with, and of models with experts. asked : whether a
     training is one.
-    problem : why a model's is not modelled, of how to read its fields; or None.
+    problem : why a model's is not modelled, of how to read its fields and of targets; or None.
     """
 
     name: str
@@ -147,7 +151,7 @@ class Tuning:
     fact: str
     instead: Message
     asked: Callable[[TrainingSpec], bool]
-    problem: Callable[[Callable[[str], object], TrainingSpec], str | None]
+    problem: Callable[[Callable[[str], object], Iterable[str]], str | None]
     reference: bool = False
     in_part: bool = False
     precisions: tuple[str, ...] = ("bf16", "fp16")
@@ -162,7 +166,7 @@ ADAPTERS: Final = Tuning(
     "trains_adapters",
     Message("common.leave_it_out"),
     lambda training: training.lora is not None,
-    lambda value_of, training: unmodelled_with_adapters(value_of, training.adapters[1]),
+    unmodelled_with_adapters,
     in_part=True,
     excludes=(),
     excludes_experts=("fsdp",),
@@ -174,7 +178,7 @@ PREFERENCES: Final = Tuning(
     "compares_pairs",
     Message("common.one_of", names="pretrain, sft"),
     lambda training: training.kind == "dpo",
-    lambda value_of, training: unmodelled_with_reference(value_of),
+    unmodelled_with_reference,
     reference=True,
 )
 TUNINGS: Final = (ADAPTERS, PREFERENCES)

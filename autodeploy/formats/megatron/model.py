@@ -6,8 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
-from autodeploy.formats.megatron.attention import add_attention_types, read_attention_types
-from autodeploy.formats.megatron.compressed import is_compressed, read_compressed, read_positions
+from autodeploy.formats.megatron.attention import (
+    add_attention_types,
+    is_compressed,
+    read_attention_types,
+    read_compressed,
+    read_positions,
+)
 from autodeploy.formats.megatron.known_models import model_name, read_vocabulary
 from autodeploy.formats.megatron.layers import noop_numbers, noops_before, padded_layer
 from autodeploy.formats.megatron.recipe_reader import read_recipe

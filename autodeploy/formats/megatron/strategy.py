@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable, flags_of_features
-from autodeploy.formats.megatron.attention import refuse_split_groups, shares_keys
-from autodeploy.formats.megatron.compressed import CP_ALGORITHM
+from autodeploy.formats.megatron.attention import CP_ALGORITHM, refuse_split_groups, shares_keys
 from autodeploy.formats.megatron.layers import (
     Placement,
     counted_ends,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import NO_EFFECT
-from autodeploy.specs.tuning import TARGETS, DpoSpec, unmodelled_with_adapters, unmodelled_with_reference
+from autodeploy.specs.tuning import TARGETS, DpoSpec, LoraSpec, unmodelled_with_adapters, unmodelled_with_reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from autodeploy.formats.common.value_readers import FlagReader
     from autodeploy.formats.megatron.arguments import LaunchArguments
     from autodeploy.specs.spec import Spec
-
-
-# Of a launch that names targets alone. Source: MindSpeed-LLM features_manager/finetune/lora.py.
-DEFAULT_RANK: Final = 16
-DEFAULT_ALPHA: Final = 32
 
 
 def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +52,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         given = reader.script.flags["--lora-target-modules"]
         raise UnsupportedError(at_place(problem, given.at), path="/training/lora")
     sizes = {}
-    for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
+    for field, (flag, default) in LoraSpec.flags.items():
         number = reader.number(flag, f"/training/lora/{field}")
         if number is None:
             reader.log.default(
