@@ -30,6 +30,7 @@ from autodeploy.costs.workload.operators import (
     Touches,
     accumulating,
     cut_and_whole,
+    moving,
 )
 
 if TYPE_CHECKING:
@@ -266,12 +267,11 @@ class _Apart:
         rows = np.asarray(base.rows) * base.groups
         down = base._replace(name=f"{self.name}_down", columns=self.rank)
         up = base._replace(name=f"{self.name}_up", depth=self.rank)
-        add = Operator(
+        add = moving(
             f"{self.name}_add",
-            "vector",
             base.window,
-            forward_bytes=np.asarray(6.0 * rows * base.columns),
-            backward_bytes=np.asarray(6.0 * rows * base.depth),
+            np.asarray(6.0 * rows * base.columns),
+            np.asarray(6.0 * rows * base.depth),
             role=base.role,
             per_expert=base.per_expert,
             routes=base.routes,
@@ -336,19 +336,18 @@ class _Adapter:
             *ups,
             self._gemm("merge", (rows, width, rank), (forward, 0.0, 0.0)),
             self._gemm("merge_again", (rows, rank, width), (0.0, backward, 0.0)),
-            Operator(
+            moving(
                 f"{self.name}_add",
-                "vector",
                 self.base.window,
-                forward_bytes=6.0 * (apart * summed * out + forward * whole),
-                backward_bytes=6.0 * (apart_back * tokens * width + backward * whole),
+                6.0 * (apart * summed * out + forward * whole),
+                6.0 * (apart_back * tokens * width + backward * whole),
             ),
         ]
 
     def _gemm(self, part: str, shape: tuple[Size, Size, Size], passes: tuple[Size, Size, Size]) -> Operator:
         rows, columns, depth = shape
         name, window = f"{self.name}_{part}", self.base.window
-        return Operator(name, "gemm", window, rows=rows, columns=columns, depth=depth, passes=passes)
+        return Operator(name, "gemm", window, rows, columns, depth, passes=passes)
 
     def kept(self) -> Tensor:
         """The rank's rows of the inner width."""

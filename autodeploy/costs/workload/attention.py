@@ -19,6 +19,7 @@ from autodeploy.costs.workload.operators import (
     Touches,
     column_exchanges,
     cut_and_whole,
+    moving,
 )
 from autodeploy.costs.workload.sparse_attention import (
     attends_to_latents,
@@ -81,13 +82,13 @@ def _output_gate(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], lis
     heads = _heads(model, shard)[0]
     elements = shard.tokens * heads * model.value_head_dim
     if model.attention_head_gate:
-        gates = Operator("head_gate_proj", "gemm", W, rows=shard.tokens, columns=heads, depth=model.hidden_size)
-        gate = Operator("output_gate", "vector", W, forward_bytes=4.0 * elements, backward_bytes=10.0 * elements)
+        gates = Operator("head_gate_proj", "gemm", W, shard.tokens, heads, model.hidden_size)
+        gate = moving("output_gate", W, 4.0 * elements, 10.0 * elements)
         kept = 2.0 * shard.tokens * heads
         return [gates, gate], [Tensor("head_gates", kept), Tensor("attention_gated_out", np.asarray(2.0 * elements))]
     if not model.attention_output_gate:
         return [], []
-    gate = Operator("output_gate", "vector", W, forward_bytes=6.0 * elements, backward_bytes=10.0 * elements)
+    gate = moving("output_gate", W, 6.0 * elements, 10.0 * elements)
     return [gate], [Tensor("attention_gated_out", np.asarray(2.0 * elements))]
 
 
@@ -99,7 +100,7 @@ def _rotary(elements: Floats, on: OperatorFeatures) -> Operator:
     """
     moved = (4.0 if on.fused_rotary else 20.0) * elements
     launches = 2.0 if on.fused_rotary else 10.0
-    return Operator("rotary", "vector", W, forward_bytes=moved, backward_bytes=moved, launches=launches)
+    return moving("rotary", W, moved, moved, launches=launches)
 
 
 def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
@@ -108,13 +109,13 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
     width = heads * d + kv_heads * (d + model.value_head_dim)
     if model.attention_output_gate:
         width = width + heads * model.value_head_dim
-    operators = [Operator("qkv_proj", "gemm", W, rows=tokens, columns=width, depth=h)]
+    operators = [Operator("qkv_proj", "gemm", W, tokens, width, h)]
     if not model.learned_position_embeddings:
         operators.append(_rotary(tokens * (heads + kv_heads) * d, on))
     if on.copies_heads:
         # Queries, keys and values are slices of one product: each is copied out, and its gradient in again.
         copied = 4.0 * tokens * width
-        operators.append(Operator("qkv_split", "vector", W, forward_bytes=copied, backward_bytes=copied, launches=3.0))
+        operators.append(moving("qkv_split", W, copied, copied, launches=3.0))
     # Where values are a slice that keeps the joined product, queries and keys are arrays of their own once rotated.
     # Context parallelism sends copies, values' too, and keeps those. Source: Transformer Engine @d0067d0d
     # context_parallel.py:1690; a norm of keys keeps its slice, and so the product.
@@ -125,9 +126,7 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
     tensors.append(Tensor("rotated", np.asarray(2.0 * tokens * (heads + kv_heads) * d * float(apart))))
     if model.qk_norm:
         normed = 2.0 * tokens * (heads + kv_heads) * d
-        operators.append(
-            Operator("qk_norm", "vector", W, forward_bytes=2.0 * normed, backward_bytes=3.0 * normed, launches=2.0)
-        )
+        operators.append(moving("qk_norm", W, 2.0 * normed, 3.0 * normed, launches=2.0))
         kept = normed
         if on.joins_heads:
             # Keys are a slice that keeps the whole product; queries are copied out where groups have several of them.
@@ -163,25 +162,21 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     query = heads * (nope + rope)
     operators, down = [], kv_rank + rope + q_rank
     rows, columns = (tokens, down / shard.tp) if on.cuts_latents else (local, down)
-    operators.append(Operator("latent_down_proj", "gemm", W, rows=rows, columns=columns, depth=h, launches=2.0))
+    operators.append(Operator("latent_down_proj", "gemm", W, rows, columns, h, launches=2.0))
     norm_bytes = 4.0 * local * (q_rank + kv_rank)
-    operators.append(
-        Operator("latent_norm", "vector", W, forward_bytes=norm_bytes, backward_bytes=2 * norm_bytes, launches=2.0)
-    )
-    operators.append(Operator("q_up_proj", "gemm", W, rows=tokens, columns=query, depth=q_rank or h))
+    operators.append(moving("latent_norm", W, norm_bytes, 2 * norm_bytes, launches=2.0))
+    operators.append(Operator("q_up_proj", "gemm", W, tokens, query, q_rank or h))
     absorbed = attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys)
     operators += (
         _absorbed_projections(model, shard)
         if absorbed
-        else [Operator("kv_up_proj", "gemm", W, rows=tokens, columns=heads * (nope + value), depth=kv_rank)]
+        else [Operator("kv_up_proj", "gemm", W, tokens, heads * (nope + value), kv_rank)]
     )
     operators.append(_rotary(tokens * (heads + 1.0) * rope, on))
     if not on.rect_fa and not absorbed:
         # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width.
         joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + 2.0 * (nope + rope - value))
-        operators.append(
-            Operator("concat_and_pad", "movement", W, forward_bytes=joined, backward_bytes=joined, launches=3.0)
-        )
+        operators.append(moving("concat_and_pad", W, joined, joined, kind="movement", launches=3.0))
     # The latents' norms keep their input in the precision they compute in; their output is what is gathered.
     operand = tokens if on.keeps_gathered else local
     normed = 2.0 * operand * (q_rank + kv_rank + rope) * (not on.frozen)  # read by weights' gradients alone
@@ -208,8 +203,8 @@ def _absorbed_projections(model: ModelSpec, shard: Sharding) -> list[Operator]:
     heads, _ = _heads(model, shard)
     nope, latent, value = float(model.qk_nope_head_dim or 0), float(model.kv_lora_rank or 0), model.value_head_dim
     return [
-        Operator("kv_up_proj", "gemm", W, rows=shard.tokens, columns=latent, depth=nope, groups=heads),
-        Operator("value_up_proj", "gemm", W, rows=shard.tokens, columns=float(value), depth=latent, groups=heads),
+        Operator("kv_up_proj", "gemm", W, shard.tokens, latent, nope, heads),
+        Operator("value_up_proj", "gemm", W, shard.tokens, float(value), latent, heads),
     ]
 
 
@@ -306,12 +301,11 @@ def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> li
     backward = 4.5 * query + 3.0 * out + 5.5 * key_value
     documents = on.documents * shard.micro_batch_size
     return [
-        Operator(
+        moving(
             "ring_update",
-            "vector",
             W,
-            forward_bytes=np.asarray(steps * shard.tokens * forward),
-            backward_bytes=np.asarray(steps * shard.tokens * backward),
+            np.asarray(steps * shard.tokens * forward),
+            np.asarray(steps * shard.tokens * backward),
             launches=np.asarray(steps * 3.0),
             issued=np.asarray(steps * (3.0 if on.fused_ring_update else 3.0 + 6.0 * documents)),
             issued_backward=np.asarray(steps * 3.0),
@@ -329,28 +323,9 @@ def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk:
     scores = batch_heads * seq * seq
     per_score = 4.0 + (5.0 if on.attention_dropout else 0.0)
     return [
-        Operator(
-            "scores", "gemm", W, rows=seq, columns=seq, depth=float(qk), groups=batch_heads, wide=True, weighted=False
-        ),
-        Operator(
-            "softmax_dropout",
-            "vector",
-            W,
-            forward_bytes=per_score * scores,
-            backward_bytes=(per_score + 4.0) * scores,
-            launches=2.0,
-        ),
-        Operator(
-            "weighted_values",
-            "gemm",
-            W,
-            rows=seq,
-            columns=float(value),
-            depth=seq,
-            groups=batch_heads,
-            wide=True,
-            weighted=False,
-        ),
+        Operator("scores", "gemm", W, seq, seq, float(qk), batch_heads, wide=True, weighted=False),
+        moving("softmax_dropout", W, per_score * scores, (per_score + 4.0) * scores, launches=2.0),
+        Operator("weighted_values", "gemm", W, seq, float(value), seq, batch_heads, wide=True, weighted=False),
     ]
 
 
@@ -362,14 +337,7 @@ def _score_tensor(shard: Sharding, on: OperatorFeatures, heads: Floats) -> Tenso
 
 def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:
     heads, _ = _heads(model, shard)
-    return Operator(
-        "attention_out_proj",
-        "gemm",
-        W,
-        rows=shard.tokens,
-        columns=model.hidden_size,
-        depth=heads * model.value_head_dim,
-    )
+    return Operator("attention_out_proj", "gemm", W, shard.tokens, model.hidden_size, heads * model.value_head_dim)
 
 
 def _context_parallel(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Exchange]:

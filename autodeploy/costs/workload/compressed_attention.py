@@ -25,6 +25,7 @@ from autodeploy.costs.workload.operators import (
     Tensor,
     column_exchanges,
     cut_and_whole,
+    moving,
 )
 from autodeploy.costs.workload.sparse_attention import IndexShape, index_operators, row_bytes
 from autodeploy.specs.attention import CSA, HCA
@@ -54,14 +55,9 @@ def stream_rows(model: ModelSpec, shard: Sharding, half: Window) -> StreamRows:
     read, written = n + 1.0, n + 1.0 + n + 2.0 * n
     back = (2.0 * n + 1.0 + n) + (2.0 * n + 1.0 + n + 1.0) + 3.0 * n
     operators = [
-        Operator(f"{half}_stream_maps", "gemm", half, rows=tokens, columns=maps, depth=n * h, wide=True),
-        Operator(
-            f"{half}_streams",
-            "vector",
-            half,
-            forward_bytes=HALF_WORD * (read + written) * elements,
-            backward_bytes=HALF_WORD * back * elements,
-            launches=3.0,
+        Operator(f"{half}_stream_maps", "gemm", half, tokens, maps, n * h, wide=True),
+        moving(
+            f"{half}_streams", half, HALF_WORD * (read + written) * elements, HALF_WORD * back * elements, launches=3.0
         ),
     ]
     tensors = [
@@ -77,7 +73,7 @@ def repeated(model: ModelSpec, shard: Sharding) -> list[Operator]:
     if model.hyper_connections is None:
         return []
     moved = HALF_WORD * (1.0 + model.residual_streams) * shard.local_tokens * model.hidden_size
-    return [Operator("stream_repeat", "vector", "mlp", forward_bytes=moved, backward_bytes=moved)]
+    return [moving("stream_repeat", "mlp", moved, moved)]
 
 
 def joined(model: ModelSpec, shard: Sharding) -> StreamRows:
@@ -87,14 +83,8 @@ def joined(model: ModelSpec, shard: Sharding) -> StreamRows:
     n, tokens, h = float(model.residual_streams), shard.local_tokens, model.hidden_size
     elements = tokens * h
     operators = [
-        Operator("stream_head_maps", "gemm", "mlp", rows=tokens, columns=n, depth=n * h, wide=True),
-        Operator(
-            "stream_head",
-            "vector",
-            "mlp",
-            forward_bytes=HALF_WORD * (n + 1.0) * elements,
-            backward_bytes=HALF_WORD * (3.0 * n + 1.0) * elements,
-        ),
+        Operator("stream_head_maps", "gemm", "mlp", tokens, n, n * h, wide=True),
+        moving("stream_head", "mlp", HALF_WORD * (n + 1.0) * elements, HALF_WORD * (3.0 * n + 1.0) * elements),
     ]
     return operators, [Tensor("stream_head_in", np.asarray(HALF_WORD * n * elements))]
 
@@ -169,11 +159,11 @@ def _projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Row
     normed, queries = 4.0 * local * (rank + d), tokens * heads * d
     rotated = 28.0 * (2.0 * tokens * heads + local) * rope
     operators = [
-        Operator("latent_down_proj", "gemm", W, rows=local, columns=rank + d, depth=h, launches=2.0),
-        Operator("latent_norm", "vector", W, forward_bytes=normed, backward_bytes=2.0 * normed, launches=2.0),
-        Operator("q_up_proj", "gemm", W, rows=tokens, columns=heads * d, depth=rank),
-        Operator("query_norm", "vector", W, forward_bytes=4.0 * queries, backward_bytes=6.0 * queries),
-        Operator("rotary", "vector", W, forward_bytes=rotated, backward_bytes=rotated, launches=12.0),
+        Operator("latent_down_proj", "gemm", W, local, rank + d, h, launches=2.0),
+        moving("latent_norm", W, normed, 2.0 * normed, launches=2.0),
+        Operator("q_up_proj", "gemm", W, tokens, heads * d, rank),
+        moving("query_norm", W, 4.0 * queries, 6.0 * queries),
+        moving("rotary", W, rotated, rotated, launches=12.0),
     ]
     tensors = [
         Tensor("latents", np.asarray((on.norm_bytes + 2.0) * local * (rank + d))),
@@ -207,24 +197,16 @@ def _compressor(
             f"{name}_proj",
             "gemm",
             W,
-            rows=local,
-            columns=columns,
-            depth=h,
+            local,
+            columns,
+            h,
             launches=2.0,
             issued=2.0,
             issued_backward=2.0 * sum(passes[1:]),
             passes=(FP32_PASSES * passes[0], FP32_PASSES * passes[1], FP32_PASSES * passes[2]),
             wide=True,
         ),
-        Operator(
-            f"{name}_entries",
-            "vector",
-            W,
-            forward_bytes=moved,
-            backward_bytes=1.5 * moved,
-            launches=12.0 + 8.0 * shared,
-            as_it_is=True,
-        ),
+        moving(f"{name}_entries", W, moved, 1.5 * moved, launches=12.0 + 8.0 * shared, as_it_is=True),
     ]
     tensors = [
         Tensor(f"{name}_in", np.asarray(FP32 * local * h), as_it_is=True),
@@ -249,9 +231,9 @@ def _indexer(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: Laye
     turned = 16.0 * local * heads * width
     count, chosen = entries(model, kind, document(shard, on)), float(own.index_topk)
     operators += [
-        Operator("index_q_proj", "gemm", W, rows=local, columns=heads * width, depth=rank, passes=CUT_OFF),
-        Operator("index_weight_proj", "gemm", W, rows=local, columns=heads, depth=h, passes=CUT_OFF),
-        Operator("index_rotary", "vector", W, forward_bytes=turned, backward_bytes=turned, launches=6.0),
+        Operator("index_q_proj", "gemm", W, local, heads * width, rank, passes=CUT_OFF),
+        Operator("index_weight_proj", "gemm", W, local, heads, h, passes=CUT_OFF),
+        moving("index_rotary", W, turned, turned, launches=6.0),
     ]
     shape = IndexShape(
         keys=count / 2.0,
@@ -311,15 +293,13 @@ def _output(model: ModelSpec, shard: Sharding) -> Rows:
         "output_down_proj",
         "gemm",
         W,
-        rows=tokens,
-        columns=float(own.o_lora_rank),
-        depth=float(model.num_attention_heads * d / own.o_groups),
-        groups=own.o_groups / shard.tp,
+        tokens,
+        float(own.o_lora_rank),
+        float(model.num_attention_heads * d / own.o_groups),
+        own.o_groups / shard.tp,
     )
-    up = Operator(
-        "attention_out_proj", "gemm", W, rows=tokens, columns=model.hidden_size, depth=own.out_width / shard.tp
-    )
-    joined = Operator("output_join", "movement", W, forward_bytes=4.0 * elements, backward_bytes=4.0 * elements)
+    up = Operator("attention_out_proj", "gemm", W, tokens, model.hidden_size, own.out_width / shard.tp)
+    joined = moving("output_join", W, 4.0 * elements, 4.0 * elements, kind="movement")
     tensors = [
         Tensor("output_joined", np.asarray(2.0 * elements)),
         Tensor("output_low_rank", np.asarray(2.0 * tokens * own.out_width / shard.tp)),

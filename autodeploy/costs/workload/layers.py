@@ -46,6 +46,7 @@ from autodeploy.costs.workload.operators import (
     accumulating,
     column_exchanges,
     cut_and_whole,
+    moving,
     region_exchanges,
 )
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
@@ -198,11 +199,11 @@ def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: F
     Unfused, a 16-bit sum reads product and sum and writes the sum (6 B a parameter); fused into the product's epilogue
     it is that product's memory traffic (`accumulating`). Source: Megatron-LM DistributedDataParallel main_grad.
     """
-    return Operator(
+    return moving(
         "gradient_accumulation",
-        "vector",
         "mlp",
-        backward_bytes=on.accumulation_bytes * dense + on.expert_accumulation_bytes * experts,
+        0.0,
+        on.accumulation_bytes * dense + on.expert_accumulation_bytes * experts,
         launches=0.0,
         as_it_is=True,
         issued=0.0,
@@ -240,12 +241,11 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
         added = 0.0 if mixed[0] else 1.0
         moved = (per_norm * norms / 2.0 + 6.0 * added) * elements
         operators.append(
-            Operator(
+            moving(
                 f"{half}_norm",
-                "vector",
                 half,
-                forward_bytes=moved,
-                backward_bytes=1.5 * moved,
+                moved,
+                1.5 * moved,
                 launches=(1.0 if on.fused_rmsnorm else unfused_operators) * norms / 2.0 + added,
             )
         )
@@ -275,9 +275,7 @@ def _gathered(shard: Sharding, on: OperatorFeatures, model: ModelSpec, *, hidden
 def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
     """Dropout of both residual branches: reads and writes an element, writes a mask byte."""
     elements = 2.0 * shard.local_tokens * model.hidden_size
-    return Operator(
-        "hidden_dropout", "vector", "mlp", forward_bytes=5.0 * elements, backward_bytes=5.0 * elements, launches=2.0
-    )
+    return moving("hidden_dropout", "mlp", 5.0 * elements, 5.0 * elements, launches=2.0)
 
 
 def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
@@ -298,7 +296,7 @@ def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | No
     on = on or OperatorFeatures()
     cut = vocabulary_cut(shard, on)
     elements = shard.tokens * model.hidden_size
-    lookup = Operator("embedding", "movement", "mlp", forward_bytes=4.0 * elements, backward_bytes=8.0 * elements)
+    lookup = moving("embedding", "mlp", 4.0 * elements, 8.0 * elements, kind="movement")
     params = np.asarray(model.embedding_params / cut)
     message, (sharded, whole) = np.asarray(2.0 * elements), (np.where(cut > 1, n, 0.0) for n in cut_and_whole(shard))
     exchanges = (
@@ -339,23 +337,16 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     streams = joined(model, shard)
     operators = (
         *streams[0],
-        Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h, wide=True),
-        Operator(
+        Operator("output_proj", "gemm", "mlp", tokens, vocab, h, wide=True),
+        moving(
             "cross_entropy",
-            "vector",
             "mlp",
-            forward_bytes=forward * logits,
-            backward_bytes=backward * logits,
+            forward * logits,
+            backward * logits,
             launches=LOSS_OPERATORS if on.reference else 8.0,
             as_it_is=True,
         ),
-        Operator(
-            "final_norm",
-            "vector",
-            "mlp",
-            forward_bytes=4.0 * shard.local_tokens * h,
-            backward_bytes=6.0 * shard.local_tokens * h,
-        ),
+        moving("final_norm", "mlp", 4.0 * shard.local_tokens * h, 6.0 * shard.local_tokens * h),
     )
     loss_bytes = on.loss_bytes + np.where(cut > 1, 4.0, 0.0) if on.torch_modules else on.loss_bytes
     kept, beside = on.logit_bytes * logits, loss_bytes * logits
@@ -397,7 +388,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     layer = layer or layer_table(model, shard, on, last_kind(model))
     head = head_table(model, shard, on)
     h = model.hidden_size
-    both = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
+    both = Operator("mtp_joined_proj", "gemm", "mlp", shard.tokens, h / shard.tp, 2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
     return replace(
         layer,

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind
-from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, Rows, Sharding, Tensor, Touches
+from autodeploy.costs.workload.operators import (
+    Exchange,
+    Operator,
+    OperatorFeatures,
+    Rows,
+    Sharding,
+    Tensor,
+    Touches,
+    moving,
+)
 from autodeploy.specs.attention import sizes_of_states as sizes
 
 if TYPE_CHECKING:
@@ -46,12 +55,12 @@ def linear_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     keys = np.maximum(linear.num_key_heads / shard.tp, 1.0) * linear.key_head_dim
     spread, values = heads * linear.key_head_dim, heads * linear.value_head_dim
     operators = [
-        Operator("qkv_proj", "gemm", W, rows=tokens, columns=linear.cut_columns / shard.tp, depth=h, launches=2.0),
+        Operator("qkv_proj", "gemm", W, tokens, linear.cut_columns / shard.tp, h, launches=2.0),
         *_low_rank_gates(linear, shard, h),
         *_convolution(tokens * (2.0 * keys + values), on),
         *_products(linear, tokens * heads),
         _gated_norm(tokens * values),
-        Operator("attention_out_proj", "gemm", W, rows=tokens, columns=h, depth=values),
+        Operator("attention_out_proj", "gemm", W, tokens, h, values),
     ]
     decays = spread if linear.kind == "kda" else heads
     tensors = {
@@ -84,10 +93,10 @@ def _low_rank_gates(linear: LinearAttention, shard: Sharding, hidden: int) -> li
         return []
     up = linear.gate_columns / shard.tp
     return [
-        Operator("gate_down_proj", "gemm", W, rows=tokens, columns=2.0 * rank, depth=hidden, launches=2.0),
-        Operator("gate_up_proj", "gemm", W, rows=tokens, columns=up, depth=rank, launches=2.0),
+        Operator("gate_down_proj", "gemm", W, tokens, 2.0 * rank, hidden, launches=2.0),
+        Operator("gate_up_proj", "gemm", W, tokens, up, rank, launches=2.0),
         # A decay of every channel: read in 16 bits, summed up and written in FP32.
-        Operator("decays", "vector", W, forward_bytes=6.0 * tokens * up / 2.0, backward_bytes=12.0 * tokens * up / 2.0),
+        moving("decays", W, 6.0 * tokens * up / 2.0, 12.0 * tokens * up / 2.0),
     ]
 
 
@@ -98,7 +107,7 @@ def _convolution(elements: Floats, on: OperatorFeatures) -> list[Operator]:
     the norm pass over them again (20 B).
     """
     moved = (8.0 if on.fused_operators else 20.0) * elements
-    return [Operator("short_conv", "vector", W, forward_bytes=moved, backward_bytes=1.5 * moved, launches=2.0)]
+    return [moving("short_conv", W, moved, 1.5 * moved, launches=2.0)]
 
 
 def _products(linear: LinearAttention, rows: Floats) -> list[Operator]:
@@ -106,22 +115,12 @@ def _products(linear: LinearAttention, rows: Floats) -> list[Operator]:
     chunks, key, value = rows / CHUNK, float(linear.key_head_dim), float(linear.value_head_dim)
 
     def product(name: str, columns: float, depth: float, times: float) -> Operator:
-        return Operator(
-            name,
-            "gemm",
-            W,
-            rows=CHUNK,
-            columns=columns,
-            depth=depth,
-            groups=times * chunks,
-            wide=True,
-            weighted=False,
-        )
+        return Operator(name, "gemm", W, CHUNK, columns, depth, times * chunks, wide=True, weighted=False)
 
     passes = 4.0 * FP32 * CHUNK * rows  # A written and read, its inverse written and read
     return [
         product("chunk_scores", CHUNK, key, 2.0),  # K K^T, Q K^T
-        Operator("chunk_inverse", "vector", W, forward_bytes=passes, backward_bytes=passes, as_it_is=True),
+        moving("chunk_inverse", W, passes, passes, as_it_is=True),
         product("chunk_keys", key, CHUNK, 1.0),  # T K
         product("chunk_values", value, CHUNK, 2.0),  # T V, (Q K^T) V'
         product("chunk_states", value, key, 3.0),  # W S, Q S, K^T V'
@@ -130,7 +129,7 @@ def _products(linear: LinearAttention, rows: Floats) -> list[Operator]:
 
 def _gated_norm(elements: Floats) -> Operator:
     """Norm of the output times its gate: reads both and writes one (6 B an element)."""
-    return Operator("gated_norm", "vector", W, forward_bytes=6.0 * elements, backward_bytes=10.0 * elements)
+    return moving("gated_norm", W, 6.0 * elements, 10.0 * elements)
 
 
 def _exchanges(linear: LinearAttention, shard: Sharding, heads: Floats, exchanged: Floats) -> list[Exchange]:

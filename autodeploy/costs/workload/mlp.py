@@ -20,6 +20,7 @@ from autodeploy.costs.workload.operators import (
     Tensor,
     Touches,
     joined_rows,
+    moving,
     region_exchanges,
 )
 
@@ -58,17 +59,16 @@ def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: 
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = tokens * local
     operators = [
-        Operator(f"{prefix}_up_proj", "gemm", W, rows=tokens, columns=gates * local, depth=h, role=role),
-        Operator(
+        Operator(f"{prefix}_up_proj", "gemm", W, tokens, gates * local, h, role=role),
+        moving(
             f"{prefix}_activation",
-            "vector",
             W,
-            forward_bytes=forward * elements,
-            backward_bytes=backward * elements,
+            forward * elements,
+            backward * elements,
             launches=1.0 if on.fused_swiglu else 3.0,
             role=role,
         ),
-        Operator(f"{prefix}_down_proj", "gemm", W, rows=tokens, columns=h, depth=local, role=role),
+        Operator(f"{prefix}_down_proj", "gemm", W, tokens, h, local, role=role),
     ]
     tensors = [
         Tensor(f"{prefix}_up_out", np.asarray(2.0 * gates * elements)),
@@ -138,7 +138,7 @@ def shortcut_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Ro
     the first dense MLP (6 B an element each).
     """
     moved = 6.0 * shard.local_tokens * model.hidden_size
-    joins = Operator("shortcut_sum", "vector", W, forward_bytes=moved, backward_bytes=moved)
+    joins = moving("shortcut_sum", W, moved, moved)
     return joined_rows(twice(dense_rows(model, shard, on)), moe_rows(model, shard, on), ([joins], [], []))
 
 
@@ -159,19 +159,18 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
             "router",
             "gemm",
             W,
-            rows=tokens,
-            columns=experts,
-            depth=model.hidden_size,
+            tokens,
+            experts,
+            model.hidden_size,
             issued=host.ROUTER.forward,
             issued_backward=host.ROUTER.backward,
             wide=True,
         ),
-        Operator(
+        moving(
             "routing",
-            "vector",
             W,
-            forward_bytes=passes * logits,
-            backward_bytes=passes * logits / 2.0,
+            passes * logits,
+            passes * logits / 2.0,
             launches=launches,
             issued=routing.forward,
             issued_backward=routing.backward,
@@ -238,12 +237,12 @@ def permute_rows(
     )
 
     def row(name: str, forward: Floats, backward: Floats, calls: host.Issued) -> Operator:
-        return Operator(
+        return moving(
             prefix + name,
-            kind,
             W,
-            forward_bytes=forward,
-            backward_bytes=backward,
+            forward,
+            backward,
+            kind=kind,
             launches=launches,
             issued=calls.forward,
             issued_backward=calls.backward,
@@ -301,10 +300,10 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             name,
             "grouped_gemm",
             W,
-            rows=each,
-            columns=columns,
-            depth=depth,
-            groups=groups,
+            each,
+            columns,
+            depth,
+            groups,
             launches=launches,
             issued=calls[0],
             issued_backward=calls[1],
@@ -315,12 +314,11 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 
     operators = [
         gemm("expert_up_proj", gates * width, h),
-        Operator(
+        moving(
             "expert_activation",
-            "vector",
             W,
-            forward_bytes=forward * elements,
-            backward_bytes=backward * elements,
+            forward * elements,
+            backward * elements,
             launches=2.0,
             issued=activated[0],
             issued_backward=activated[1],
@@ -393,18 +391,17 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     counted = host.sizes(shard)
     operators += [
         Operator("zero_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1]),
-        Operator(
+        moving(
             "zero_weights",
-            "vector",
             W,
-            forward_bytes=4.0 * h * rows,
-            backward_bytes=12.0 * h * rows,
+            4.0 * h * rows,
+            12.0 * h * rows,
             launches=1.0,
             issued=host.WEIGHTED.forward,
             issued_backward=host.WEIGHTED.backward,
             per_expert=True,
         ),
-        Operator("zero_sum", "vector", W, forward_bytes=6.0 * elements, backward_bytes=6.0 * elements),
+        moving("zero_sum", W, 6.0 * elements, 6.0 * elements),
     ]
     tensors.append(Tensor("zero_in", np.asarray(2.0 * h * rows), per_expert=True))
     sent = np.asarray(2.0 * elements)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -92,6 +92,19 @@ class Operator(NamedTuple):
     as_it_is: bool = False
     runs: float = 1.0
     passes: tuple[Floats | float, Floats | float, Floats | float] = EVERY_PASS
+
+
+def moving(
+    name: str,
+    window: Window,
+    forward_bytes: Floats | float,
+    backward_bytes: Floats | float,
+    *,
+    kind: OperatorKind = "vector",
+    **facts: Any,
+) -> Operator:
+    """A row that moves bytes of device memory and multiplies nothing."""
+    return Operator(name, kind, window, forward_bytes=forward_bytes, backward_bytes=backward_bytes, **facts)
 
 
 class Tensor(NamedTuple):

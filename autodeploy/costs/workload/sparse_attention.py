@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.costs.workload.attention_types import score_columns
-from autodeploy.costs.workload.operators import Operator, Tensor
+from autodeploy.costs.workload.operators import Operator, Tensor, moving
 from cost_models.compute import attention_flops
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def indexer_rows(model: ModelSpec, shard: Sharding, *, gathers: bool = False) ->
     cut = np.asarray(model.num_attention_heads / shard.tp)
     shape = IndexShape(keys, chosen, heads, width, cut, float(qk), gathers)
     operators = [
-        Operator("index_q_proj", "gemm", W, rows=tokens, columns=heads * width, depth=float(model.q_lora_rank or h)),
-        Operator("index_k_proj", "gemm", W, rows=tokens, columns=width + heads, depth=h, launches=2.0),
-        Operator("index_rotary", "vector", W, forward_bytes=rotary, backward_bytes=rotary, launches=3.0),
+        Operator("index_q_proj", "gemm", W, tokens, heads * width, float(model.q_lora_rank or h)),
+        Operator("index_k_proj", "gemm", W, tokens, width + heads, h, launches=2.0),
+        moving("index_rotary", W, rotary, rotary, launches=3.0),
         *index_operators(shape, tokens, seq / shard.ring),
     ]
     tensors = [
@@ -134,7 +134,7 @@ def index_operators(shape: IndexShape, tokens: Floats, seq: Floats | float) -> l
             head_dim=width,
             seq=seq,
         ),
-        Operator("index_choice", "vector", W, forward_bytes=selected, as_it_is=True, launches=3.0),
+        moving("index_choice", W, selected, 0.0, as_it_is=True, launches=3.0),
         Operator(
             "index_target",
             "attention",
