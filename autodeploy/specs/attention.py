@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field
 
 from autodeploy.messages import Message
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -114,14 +114,6 @@ class LinearAttention(Document):
         return convolved + decays + self.num_value_heads + self.value_head_dim
 
 
-def _one(value: object) -> bool:
-    return value == 1
-
-
-def _usual_offset(value: object) -> bool:
-    return value == USUAL_OFFSET
-
-
 class SparseAttention(Document):
     """DSA: a small indexer scores all tokens before a query, which attends to the best `index_topk` of them.
 
@@ -134,13 +126,11 @@ class SparseAttention(Document):
     index_n_heads: _Heads
     index_head_dim: _HeadDim
     index_topk_freq: Annotated[
-        int,
-        Field(ge=1, le=1024, description="layers that share the keys one of them chose", exclude_if=_one),
-        BeforeValidator(no_bool),
+        int, omitted("layers that share the keys one of them chose", at=1, ge=1, le=1024), BeforeValidator(no_bool)
     ] = 1
     index_skip_topk_offset: Annotated[
         int,
-        Field(ge=1, le=1024, description="layers up to this one (from 1) choose alone", exclude_if=_usual_offset),
+        omitted("layers up to this one (from 1) choose alone", at=USUAL_OFFSET, ge=1, le=1024),
         BeforeValidator(no_bool),
     ] = USUAL_OFFSET
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import PydanticKnownError, core_schema
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
+
+
+def omitted(description: str, *, at: object = None, **limits: Any) -> Any:
+    """A field that documents leave out where it has the value `at`, its default."""
+    return Field(
+        description=description, exclude_if=lambda value: value is None if at is None else value == at, **limits
+    )
 
 
 def _is_number(value: Any) -> Any:

@@ -25,7 +25,7 @@ from autodeploy.specs.attention import (
     kind_of_attention,
     no_bool,
 )
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.model_rules import LayerKind, faults, kind_of_layers
 from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
 from hardware_profiles.magnitudes import Factor
@@ -48,18 +48,6 @@ PATTERNS: dict[str, tuple[AttentionType, ...]] = {
 
 
 _WHOLE = BeforeValidator(no_bool)
-
-
-def _absent(value: object) -> bool:
-    return value is None
-
-
-def _off(value: object) -> bool:
-    return value is False
-
-
-def _zero(value: object) -> bool:
-    return value == 0
 
 
 Width = Annotated[int, Field(ge=1, le=1_048_576), _WHOLE]
@@ -111,34 +99,22 @@ class ModelSpec(Document):
     norm_layout: Annotated[NormLayout, Field(description="sandwich: four norms a layer")] = "pre"
     qk_norm: bool = False
     attention_chunk_size: Annotated[
-        int | None,
-        Field(ge=1, le=16_777_216, description="tokens that see each other in chunked layers", exclude_if=_absent),
-        _WHOLE,
+        int | None, omitted("tokens that see each other in chunked layers", ge=1, le=16_777_216), _WHOLE
     ] = None
-    attention_output_gate: Annotated[
-        bool, Field(description="the query projection also yields an output gate", exclude_if=_off)
-    ] = False
+    attention_output_gate: Annotated[bool, omitted("the query projection also yields an output gate", at=False)] = False
     attention_head_gate: Annotated[
-        bool, Field(description="one gate of the output a head, projected from the layer's input", exclude_if=_off)
+        bool, omitted("one gate of the output a head, projected from the layer's input", at=False)
     ] = False
     sliding_attention_heads: Annotated[
-        HeadCount | None,
-        Field(description="of queries in sliding layers; absent: num_attention_heads", exclude_if=_absent),
+        HeadCount | None, omitted("of queries in sliding layers; absent: num_attention_heads")
     ] = None
-    linear_attention: Annotated[
-        LinearAttention | None, Field(description="of layers of the type linear_attention", exclude_if=_absent)
-    ] = None
-    sparse_attention: Annotated[
-        SparseAttention | None, Field(description="an indexer chooses keys (DSA); with MLA", exclude_if=_absent)
-    ] = None
+    linear_attention: Annotated[LinearAttention | None, omitted("of layers of the type linear_attention")] = None
+    sparse_attention: Annotated[SparseAttention | None, omitted("an indexer chooses keys (DSA); with MLA")] = None
 
     compressed_attention: Annotated[
-        CompressedAttention | None,
-        Field(description="DeepSeek-V4's: windows, and entries pooled from tokens beside them", exclude_if=_absent),
+        CompressedAttention | None, omitted("DeepSeek-V4's: windows, and entries pooled from tokens beside them")
     ] = None
-    hyper_connections: Annotated[
-        HyperConnections | None, Field(description="residuals in several streams (mHC)", exclude_if=_absent)
-    ] = None
+    hyper_connections: Annotated[HyperConnections | None, omitted("residuals in several streams (mHC)")] = None
 
     n_routed_experts: ExpertCount | None = None
     num_experts_per_tok: ExpertCount | None = None
@@ -152,29 +128,16 @@ class ModelSpec(Document):
         tuple[LayerIndex, ...], Field(max_length=MAX_LAYERS, description="further dense layers, by index from 0")
     ] = ()
     n_zero_experts: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=8192,
-            description="experts that return what they get, chosen among the others",
-            exclude_if=_zero,
-        ),
-        _WHOLE,
+        int, omitted("experts that return what they get, chosen among the others", at=0, ge=0, le=8192), _WHOLE
     ] = 0
     shortcut_moe: Annotated[
         bool,
-        Field(
-            description="a layer has attention and a dense MLP twice, and experts on a shortcut beside them (ScMoE)",
-            exclude_if=_off,
-        ),
+        omitted("a layer has attention and a dense MLP twice, and experts on a shortcut beside them (ScMoE)", at=False),
     ] = False
     num_hash_layers: Annotated[
         int,
-        Field(
-            ge=0,
-            le=MAX_LAYERS,
-            description="first layers whose experts a table of token ids chooses; priced as routed ones",
-            exclude_if=_zero,
+        omitted(
+            "first layers whose experts a table of token ids chooses; priced as routed ones", at=0, ge=0, le=MAX_LAYERS
         ),
         _WHOLE,
     ] = 0
@@ -185,10 +148,7 @@ class ModelSpec(Document):
         int, Field(ge=0, le=16, description="multi-token prediction modules"), _WHOLE
     ] = 0
 
-    recipe: Annotated[
-        Recipe | None,
-        Field(description="what the launch states besides the model's shape", exclude_if=lambda value: value is None),
-    ] = None
+    recipe: Annotated[Recipe | None, omitted("what the launch states besides the model's shape")] = None
 
     # -- validation ------------------------------------------------------------------------------------------
 

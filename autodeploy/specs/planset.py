@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.diagnostics import BrokenRule, Text, Told
 from autodeploy.specs.plan_details import RlPlan, SpareRow
 from autodeploy.specs.spec import spec_hash
@@ -56,8 +56,8 @@ class Breakdown(Document):
     optimizer_s: float = 0.0
     imbalance_s: float = 0.0
     uneven_stages_s: Annotated[float, Field(description="compute of this stage beyond that of the mean stage")] = 0.0
-    generation_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
-    hand_over_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
+    generation_s: Annotated[float, omitted("of rl_post_training", at=0.0)] = 0.0
+    hand_over_s: Annotated[float, omitted("of rl_post_training", at=0.0)] = 0.0
 
     @property
     def step_time_s(self) -> float:
@@ -347,10 +347,7 @@ class Plan(Told):
     mfu: float
     mfu_convention: str
     best_measured_mfu: MeasuredMfu | None = None
-    count_on: Annotated[
-        CountOn | None,
-        Field(description="where measured runs contradict the prediction", exclude_if=lambda value: value is None),
-    ] = None
+    count_on: Annotated[CountOn | None, omitted("where measured runs contradict the prediction")] = None
     peak_memory_gib: float
     allocator_peak_gib: float
     memory_limit_gib: float
@@ -363,12 +360,7 @@ class Plan(Told):
     ] = None
     p_starts: Annotated[
         float | None,
-        Field(
-            ge=0,
-            le=1,
-            description="the same of the first steps: what is left of p_fits is chance later in the run",
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("the same of the first steps: what is left of p_fits is chance later in the run", ge=0, le=1),
     ] = None
     expected_step_time_s: Annotated[
         float | None,
@@ -401,18 +393,12 @@ class Plan(Told):
     ] = None
     tie_with: int | None = None
     label: str | None = None
-    rescaled: Annotated[
-        Rescaled | None, Field(description="its times are multiplied", exclude_if=lambda value: value is None)
-    ] = None
-    rl: Annotated[
-        RlPlan | None,
-        Field(description="rl_post_training only: the phases of the step", exclude_if=lambda value: value is None),
-    ] = None
+    rescaled: Annotated[Rescaled | None, omitted("its times are multiplied")] = None
+    rl: Annotated[RlPlan | None, omitted("rl_post_training only: the phases of the step")] = None
     explanation: Text = ""
     assumptions: tuple[Text, ...] = ()
     broken_rules: Annotated[
-        tuple[BrokenRule, ...],
-        Field(description="of estimates: what the target refuses of the strategy", exclude_if=lambda value: not value),
+        tuple[BrokenRule, ...], omitted("of estimates: what the target refuses of the strategy", at=())
     ] = ()
     provenance: Kind = "assumed"
 
@@ -546,17 +532,11 @@ class PlanSet(Told):
     valley: Valley | None = None
     counterfactuals: Annotated[
         tuple[Counterfactual, ...],
-        Field(
-            description="what a step of the axes that matter most would cost; absent where there was no time",
-            exclude_if=lambda value: not value,
-        ),
+        omitted("what a step of the axes that matter most would cost; absent where there was no time", at=()),
     ] = ()
     rescaled: Rescaled | None = None
     spares: Annotated[
-        tuple[SpareRow, ...],
-        Field(
-            description="plans with fewer nodes, as asked by `search.spare_nodes`", exclude_if=lambda value: not value
-        ),
+        tuple[SpareRow, ...], omitted("plans with fewer nodes, as asked by `search.spare_nodes`", at=())
     ] = ()
     features_off: Annotated[
         dict[str, Text], Field(description="features switched off in this search, each with its reason")

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs import record_words as words
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import PATTERNS, ModelSpec
@@ -425,10 +425,6 @@ MAX_NAME = 200
 MemoryCounts = Literal["allocated", "reserved", "card"]
 
 
-def _absent(value: object) -> bool:
-    return value is None
-
-
 class Measured(Document):
     """What was measured. Throughput per card; memory of the fullest rank."""
 
@@ -437,10 +433,9 @@ class Measured(Document):
     peak_memory_gib: Gibibytes | None = None
     memory_counts: Annotated[
         MemoryCounts | None,
-        Field(
-            description="what peak_memory_gib counts: bytes in tensors, bytes reserved by the allocator, or all on the "
-            "card as the driver shows it; absent: as the framework's own figures do",
-            exclude_if=_absent,
+        omitted(
+            "what peak_memory_gib counts: bytes in tensors, bytes reserved by the allocator, or all on the "
+            "card as the driver shows it; absent: as the framework's own figures do"
         ),
     ] = None
     tflops_per_npu: Annotated[

@@ -20,7 +20,7 @@ from pydantic_core import PydanticKnownError
 
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault, one_of
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.rl import GenerationLayout, Offload, RlStrategy
 from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
@@ -244,12 +244,11 @@ class SearchSpec(Document):
     target_release: (
         Annotated[
             str,
-            Field(
+            omitted(
+                "release of the target framework; absent: its default",
                 min_length=1,
                 max_length=100,
-                description="release of the target framework; absent: its default",
                 examples=["mindspeed-llm-26.0.0"],
-                exclude_if=lambda value: value is None,
             ),
         ]
         | None
@@ -269,10 +268,10 @@ class SearchSpec(Document):
     deterministic_training: bool = False
     off_policy: Annotated[
         bool,
-        Field(
-            description="also plans that train on responses of older policies (asynchronous generation), which changes "
+        omitted(
+            "also plans that train on responses of older policies (asynchronous generation), which changes "
             "training; absent: synchronous ones alone, but for what fix and allow name",
-            exclude_if=lambda value: not value,
+            at=False,
         ),
     ] = False
     memory_limit_gib: Annotated[Gibibytes, Field(le=4096)] | None = None
@@ -291,10 +290,8 @@ class SearchSpec(Document):
     ] = "averse"
     spare_nodes: Annotated[
         tuple[Annotated[int, Field(ge=1, le=10_000)], ...],
-        Field(
-            max_length=8,
-            description="also plan with this many fewer nodes, and say whether today's checkpoint loads there",
-            exclude_if=lambda value: not value,
+        omitted(
+            "also plan with this many fewer nodes, and say whether today's checkpoint loads there", at=(), max_length=8
         ),
     ] = ()
 

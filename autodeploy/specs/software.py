@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.gradient_sums import EXPERTS_FUSED, PLAIN_APART, WORDS, in_mindspeed
@@ -129,10 +129,9 @@ def _by_name(value: Any) -> Any:
 SoftwareField = Annotated[
     SoftwareSpec | None,
     BeforeValidator(_by_name, json_schema_input_type=SoftwareSpec | str | None),
-    Field(
-        description="the software that runs it: a stack's name, or {stack, release, overrides}; absent: that of the "
-        "launch target on these chips",
-        exclude_if=lambda value: value is None,
+    omitted(
+        "the software that runs it: a stack's name, or {stack, release, overrides}; absent: that of the "
+        "launch target on these chips"
     ),
 ]
 

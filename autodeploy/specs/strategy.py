@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
 from autodeploy.messages import Message
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.rl import RlStrategy
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.schedule import SCHEDULES
@@ -119,11 +119,7 @@ class Strategy(Document):
     distributed_optimizer: bool = True
     fsdp: bool = False
     dp_replicate: Annotated[
-        Degree,
-        Field(
-            description="replica groups that each hold a full set of shards (HSDP); 1: one set over all ranks",
-            exclude_if=lambda value: value == 1,
-        ),
+        Degree, omitted("replica groups that each hold a full set of shards (HSDP); 1: one set over all ranks", at=1)
     ] = 1
     schedule: Schedule = "1f1b"
     layers_per_stage: tuple[Layers, ...] | tuple[tuple[Layers, ...], ...] | None = None
@@ -134,12 +130,11 @@ class Strategy(Document):
     swap_optimizer: bool = False
     optimizer_offload_fraction: Annotated[
         float | None,
-        Field(
+        omitted(
+            "share of the optimizer's states that lie on the host and are updated on its cores; absent: as "
+            "swap_optimizer and the software say",
             ge=0.001,
             le=1.0,
-            description="share of the optimizer's states that lie on the host and are updated on its cores; absent: as "
-            "swap_optimizer and the software say",
-            exclude_if=lambda value: value is None,
         ),
     ] = None
     reuse_fp32_param: bool = False
@@ -148,13 +143,7 @@ class Strategy(Document):
         description="exactly those that are on; absent: those that are chosen for the spec",
         exclude_if=lambda value: isinstance(value, _Open),
     )
-    rl: Annotated[
-        RlStrategy | None,
-        Field(
-            description="rl_post_training only: placement and layout of generation",
-            exclude_if=lambda value: value is None,
-        ),
-    ] = None
+    rl: Annotated[RlStrategy | None, omitted("rl_post_training only: placement and layout of generation")] = None
 
     @model_validator(mode="after")
     def _shape_matches(self) -> Self:

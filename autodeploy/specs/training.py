@@ -21,7 +21,7 @@ from pydantic_core import PydanticKnownError
 
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault, fault_of
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.rl import RlTraining
 from autodeploy.specs.strategy import OptimizerName
@@ -140,32 +140,18 @@ class TrainingSpec(Document):
     kind: TrainingKind = "pretrain"
     rl: Annotated[
         RlTraining | None,
-        Field(
-            description="rl_post_training only: prompts, responses and updates of a step",
-            validate_default=True,
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("rl_post_training only: prompts, responses and updates of a step", validate_default=True),
     ] = None
     lora: Annotated[
-        LoraSpec | None,
-        Field(
-            description="SFT and DPO only: adapters are trained, the model is frozen; absent: all is trained",
-            exclude_if=lambda value: value is None,
-        ),
+        LoraSpec | None, omitted("SFT and DPO only: adapters are trained, the model is frozen; absent: all is trained")
     ] = None
     dpo: Annotated[
         DpoSpec | None,
-        Field(
-            description="DPO only: the loss over pairs of a chosen and a rejected sequence; absent: its defaults",
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("DPO only: the loss over pairs of a chosen and a rejected sequence; absent: its defaults"),
     ] = None
     optimizer: Annotated[
         OptimizerName,
-        Field(
-            description="muon: momentum of matrices is orthogonalised; embedding, head and norms keep Adam",
-            exclude_if=lambda value: value == "adam",
-        ),
+        omitted("muon: momentum of matrices is orthogonalised; embedding, head and norms keep Adam", at="adam"),
     ] = "adam"
     seq_length: Annotated[
         int,
@@ -199,17 +185,11 @@ class TrainingSpec(Document):
     ] = 2.0
     expert_capacity_factor: Annotated[
         CapacityFactor | None,
-        Field(
-            description="of the mean expert's tokens, with capacity_drop: tokens above it are dropped; absent: 1.5",
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("of the mean expert's tokens, with capacity_drop: tokens above it are dropped; absent: 1.5"),
     ] = None
     router: Annotated[
         RouterKind | None,
-        Field(
-            description="how experts are balanced; absent: as the model defines; forced: tokens are distributed evenly",
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("how experts are balanced; absent: as the model defines; forced: tokens are distributed evenly"),
     ] = None
     expert_load_file: Annotated[
         str | None,
@@ -223,10 +203,7 @@ class TrainingSpec(Document):
         Field(description="document length in tokens: share of documents; absent: sequences are full"),
     ] = None
     norm_precision: Literal["bf16", "fp32"] = "bf16"
-    recipe: Annotated[
-        TrainingRecipe | None,
-        Field(description="optimizer and learning rate for the launch", exclude_if=lambda value: value is None),
-    ] = None
+    recipe: Annotated[TrainingRecipe | None, omitted("optimizer and learning rate for the launch")] = None
 
     @field_validator("rl")
     @classmethod

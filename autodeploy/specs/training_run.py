@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from autodeploy.messages import Message
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.diagnostics import Text
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import Sequences
@@ -70,17 +70,11 @@ class RunSpec(Document):
     ] = None
     recovered_share: Annotated[
         Annotated[float, Field(ge=0, lt=1)] | None,
-        Field(
-            description="share of failures after which high availability finds a copy of every state",
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("share of failures after which high availability finds a copy of every state"),
     ] = None
     reboot_s: Annotated[
         Annotated[float, Field(ge=0, le=1e7)] | None,
-        Field(
-            description="from a failure to the next step if only failed processes restart",
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("from a failure to the next step if only failed processes restart"),
     ] = None
     storage_gb_per_s: Annotated[GigabytesPerSecond | None, Field(description="of all cards together, each way")] = None
     checkpoint: Annotated[
@@ -89,10 +83,7 @@ class RunSpec(Document):
     ] = "synchronous"
     checkpoint_format: Annotated[
         Literal["torch", "torch_dist"] | None,
-        Field(
-            description="as --ckpt-format; absent: the release's own, or the one that is written beside training",
-            exclude_if=lambda value: value is None,
-        ),
+        omitted("as --ckpt-format; absent: the release's own, or the one that is written beside training"),
     ] = None
     checkpoint_interval_s: Annotated[Interval | None, Field(description="absent: the optimum after Young and Daly")] = (
         None
@@ -189,10 +180,10 @@ class TrainingRun(Document):
     restart_s: float
     recovery: Annotated[
         Literal["none", "ttp", "ttp+reboot"],
-        Field(
-            description="how failures are met, by the plan's features: back to a checkpoint, with the states that are "
+        omitted(
+            "how failures are met, by the plan's features: back to a checkpoint, with the states that are "
             "saved at the failure, or with failed processes alone started again",
-            exclude_if=lambda value: value == "none",
+            at="none",
         ),
     ] = "none"
     cost: float | None = None
