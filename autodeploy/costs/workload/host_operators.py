@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Issued(NamedTuple):
-    """Operators that the host issues in the forward and in the backward pass."""
+    """Operators that the host issues in the forward and in the backward pass, as `Operator` has them."""
 
-    forward: float
-    backward: float
+    issued: Floats | float
+    issued_backward: Floats | float
 
 
 # gating: the input's view or cast and the product; backward both products, the cast and the sum of dW.
@@ -87,34 +87,34 @@ def replayed_synchronisations(on: OperatorFeatures) -> float:
     return 0.0 if on.fused_operators or on.capacity_factor is not None else SELECTIONS
 
 
-def sizes(shard: Sharding) -> tuple[Floats, Floats]:
+def sizes(shard: Sharding) -> Issued:
     """Operators that count tokens and copy the counts to the host [n], forward and backward."""
 
     def of(number: int) -> Floats:
         several = np.where(shard.ep * shard.etp > 1.0, SIZES[number], SIZES_OF_ONE[number])
         return np.where(shard.gathers_tokens, SIZES_OF_GATHERED[number], several)
 
-    return of(0), of(1)
+    return Issued(of(0), of(1))
 
 
-def of_products(groups: Floats | float, on: OperatorFeatures) -> tuple[Floats | float, Floats | float]:
+def of_products(groups: Floats | float, on: OperatorFeatures) -> Issued:
     """Operators of one multiplication of all experts of a rank, `groups` of them, forward and backward.
 
     Without the grouped kernel each expert has its own. A grouped one may still launch a kernel for each group, from
     inside one operator (`group_launches` of an operator's cost each), and joins parameters that are apart.
     """
     if not on.grouped_gemm:
-        return groups, 2.0 * groups
+        return Issued(groups, 2.0 * groups)
     each = 1.0 + on.group_launches * groups
     apart = groups if on.experts_apart else 0.0
-    return each + JOINED_WEIGHT * apart, 2.0 * each
+    return Issued(each + JOINED_WEIGHT * apart, 2.0 * each)
 
 
-def of_activation(groups: Floats | float, on: OperatorFeatures) -> tuple[Floats | float, Floats | float]:
+def of_activation(groups: Floats | float, on: OperatorFeatures) -> Issued:
     """Operators of the activation of all experts of a rank, forward and backward."""
     if on.grouped_gemm:
         return ACTIVATION
-    return OWN_ACTIVATION.forward * groups, OWN_ACTIVATION.backward * groups
+    return Issued(*(each * groups for each in OWN_ACTIVATION))
 
 
 def of_hooks(groups: Floats | float, on: OperatorFeatures) -> Floats | float:

@@ -155,30 +155,11 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
     routing = host.FUSED_ROUTING if on.fused_router else host.ROUTING
     counted = host.sizes(shard)
     operators = [
-        Operator(
-            "router",
-            "gemm",
-            W,
-            tokens,
-            experts,
-            model.hidden_size,
-            issued=host.ROUTER.forward,
-            issued_backward=host.ROUTER.backward,
-            wide=True,
-        ),
+        Operator("router", "gemm", W, tokens, experts, model.hidden_size, **host.ROUTER._asdict(), wide=True),
         moving(
-            "routing",
-            W,
-            passes * logits,
-            passes * logits / 2.0,
-            launches=launches,
-            issued=routing.forward,
-            issued_backward=routing.backward,
-            as_it_is=True,
+            "routing", W, passes * logits, passes * logits / 2.0, launches=launches, **routing._asdict(), as_it_is=True
         ),
-        Operator(
-            "expert_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1], role="experts"
-        ),
+        Operator("expert_sizes", "vector", W, launches=0.0, **counted._asdict(), role="experts"),
     ]
     return operators, [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
 
@@ -244,8 +225,7 @@ def permute_rows(
             backward,
             kind=kind,
             launches=launches,
-            issued=calls.forward,
-            issued_backward=calls.backward,
+            **calls._asdict(),
             whole_rows=on.fused_operators & ~shard.gathers_tokens,
         )
 
@@ -253,8 +233,8 @@ def permute_rows(
         several = np.where(resort > 0.0, 1.0, 0.0)
         return row(name, resort, resort, calls)._replace(
             launches=several,
-            issued=several * calls.forward,
-            issued_backward=several * calls.backward,
+            issued=several * calls.issued,
+            issued_backward=several * calls.issued_backward,
             role="" if prefix else "sorting",
             per_expert=True,
         )
@@ -305,8 +285,7 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             depth,
             groups,
             launches=launches,
-            issued=calls[0],
-            issued_backward=calls[1],
+            **calls._asdict(),
             role="experts",
             per_expert=True,
             fused=on.grouped_gemm,
@@ -320,8 +299,7 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             forward * elements,
             backward * elements,
             launches=2.0,
-            issued=activated[0],
-            issued_backward=activated[1],
+            **activated._asdict(),
             role="experts",
             per_expert=True,
         ),
@@ -390,16 +368,9 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     operators, tensors, _ = permute_rows(model, shard, on, prefix=PREFIX, choices=choices, experts=model.n_zero_experts)
     counted = host.sizes(shard)
     operators += [
-        Operator("zero_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1]),
+        Operator("zero_sizes", "vector", W, launches=0.0, **counted._asdict()),
         moving(
-            "zero_weights",
-            W,
-            4.0 * h * rows,
-            12.0 * h * rows,
-            launches=1.0,
-            issued=host.WEIGHTED.forward,
-            issued_backward=host.WEIGHTED.backward,
-            per_expert=True,
+            "zero_weights", W, 4.0 * h * rows, 12.0 * h * rows, launches=1.0, **host.WEIGHTED._asdict(), per_expert=True
         ),
         moving("zero_sum", W, 6.0 * elements, 6.0 * elements),
     ]
