@@ -15,9 +15,9 @@ from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.search_space import SearchSpace, legal_tree, search_space, swept_tree
 from autodeploy.search.choices.effort import budget
 from autodeploy.search.ranking.advice import Adviser, from_search
+from autodeploy.search.ranking.expected_cost import price_of
 from autodeploy.search.ranking.plans import layouts_of_solved, plans_of_solved
 from autodeploy.search.ranking.selection import weight_of
-from autodeploy.search.run_price import price_of
 
 if TYPE_CHECKING:
     from autodeploy.costs.steps.scenarios import Scenario

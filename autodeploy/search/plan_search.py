@@ -24,12 +24,12 @@ from autodeploy.search.prepared import at_size, budget_of, identity_of, prepare
 from autodeploy.search.progress import Progress, SearchReporter
 from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.cost_of_target import price_of_target
+from autodeploy.search.ranking.expected_cost import price_of
 from autodeploy.search.ranking.infeasible import best_batch
 from autodeploy.search.ranking.reference_plans import ReferencePlans
 from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found, no_plan_in_time
 from autodeploy.search.ranking.selection import weight_of
 from autodeploy.search.run_planning import OBJECTIVE, plan_time_to_train, spare_rows
-from autodeploy.search.run_price import price_of
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import spec_hash
 

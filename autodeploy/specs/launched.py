@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from autodeploy.specs.attention import ATTENTION_KINDS, HCA, INDEXED
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.expression import evaluate
-from autodeploy.stack.features import FEATURES
+from autodeploy.stack.features import FEATURES, LaunchFlag, Variant
 from autodeploy.stack.frameworks import FRAMEWORKS
-from autodeploy.stack.training import trains
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -148,6 +147,32 @@ _SPECIAL: Final = (
     *("linear_attention", "sparse_attention", "attention_output_gate", "attention_head_gate", "compressed_attention"),
     *("hyper_connections", "sliding_attention_heads", "shortcut_moe", "n_zero_experts"),
 )
+
+
+# Kinds of training and number formats by the flags that ask for them; of a configuration file that has no key for one,
+# where the framework's source takes it. Source: MindSpeed-LLM @c77308a1 fsdp2/utils/arguments.py; torchtitan v0.2.2
+# config/job_config.py; mindformers @f52743ca, whose compute_dtype knows no 8-bit format.
+def _by(component: str, flag: str = "", *values: str, unless: tuple[str, ...] = ()) -> Variant:
+    return Variant(component, flags=(LaunchFlag(flag, values=values),) if flag else (), unless=unless)
+
+
+_FILES: Final = tuple(map(_by, ("mindspeed-llm-fsdp2", "torchtitan-npu", "mindformers")))
+_ALL: Final = (_by("megatron"), *_FILES)
+WAYS: Final[dict[str, tuple[Variant, ...]]] = {
+    "pretrain": _ALL,
+    "sft": (_by("mindspeed-llm", "--stage", "sft"), _by("megatron", "--sft", unless=("mindspeed",))),
+    "dpo": (_by("mindspeed-llm", "--stage", "dpo"),),
+    "lora": (_by("mindspeed-llm", "--lora-target-modules"),),
+    "bf16": _ALL,
+    "fp32": _ALL,
+    "fp16": (_by("megatron", "--fp16"), _by("mindspeed-llm-fsdp2"), _by("mindformers")),
+    "fp8": (_by("megatron", "--fp8-format", "hybrid"),),
+}
+
+
+def trains(release: Release, name: str) -> bool:
+    """Whether a release launches a kind of training, adapters (`lora`) or a number format."""
+    return any(each.fits(release) for each in WAYS[name])
 
 
 def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None) -> str:

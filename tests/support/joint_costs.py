@@ -13,9 +13,9 @@ from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.frontier import outer_tuples
 from autodeploy.search.branch_and_bound.search_space import search_space
 from autodeploy.search.ranking.advice import DRAWS, Adviser, from_search
+from autodeploy.search.ranking.expected_cost import price_of
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.search.ranking.selection import weight_of
-from autodeploy.search.run_price import price_of
 from autodeploy.space.candidates import concatenate
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from autodeploy.kit.deadline import Deadline
 from autodeploy.kit.errors import SpecError
 from autodeploy.search import plan_search
 from autodeploy.search.planner import plan
-from autodeploy.search.ranking.expected_cost import DAY_S, FLOOR, HOUR_S, RiskPrice, expected_costs
+from autodeploy.search.ranking.expected_cost import DAY_S, FLOOR, HOUR_S, RiskPrice, expected_costs, price_of
 from autodeploy.search.ranking.regret import regret_order
-from autodeploy.search.run_price import price_of
 from autodeploy.specs.reading import read_spec_document
 from tests.support.joint_costs import advised, held, is_dominated
 

@@ -40,6 +40,8 @@ def literal_flags() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and FLAG.fullmatch(node.value):
                 found.add(node.value)
+    records = ROOT / "autodeploy" / "stack" / "memory_choices.yaml"
+    found |= set(re.findall(r"--[a-z0-9][\w-]*", records.read_text(encoding="utf-8")))
     for folder in ("stack/features", "formats"):
         for path in (ROOT / "autodeploy" / folder).rglob("*.py" if folder == "formats" else "*.*"):
             found |= set(re.findall(r"--[a-z0-9][\w-]*", path.read_text(encoding="utf-8")))

@@ -22,6 +22,7 @@ from autodeploy.costs.workload.operators import (
     moving,
 )
 from autodeploy.costs.workload.sparse_attention import (
+    attending,
     attends_to_latents,
     attention_shape,
     index_flops_per_token,
@@ -30,23 +31,13 @@ from autodeploy.costs.workload.sparse_attention import (
     row_bytes,
 )
 from autodeploy.specs.attention import latent_widths as widths_of_latents
-from cost_models.compute import attention_backward_flops, attention_flops
+from cost_models.compute import attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
 
 W: Final = "attention"
-
-
-def grouped_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
-    """Rows of a layer whose heads have keys of their own, or share them in groups."""
-    return _rows(model, shard, on, kind, _grouped_projections(model, shard, on))
-
-
-def latent_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
-    """Rows of a layer whose keys and values come from a latent."""
-    return _rows(model, shard, on, kind, _latent_projections(model, shard, on))
 
 
 def _rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind, projections: Rows) -> Rows:
@@ -235,19 +226,12 @@ def _core(
         padded_value = value if on.rect_fa else qk
         # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
         padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
-        keys = mean_keys_of(kind, seq)
-        keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
-        shape = (tokens, keys, heads, qk, padded_value)
+        keys, row = mean_keys_of(kind, seq), seq
+        if on.mean_keys is not None:
+            keys, row = min(keys, on.mean_keys), min(seq, 2.0 * on.mean_keys)
         stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True)
-        core = Operator(
-            "core_attention",
-            "attention",
-            W,
-            flops=attention_flops(*shape),
-            backward_flops=attention_backward_flops(*shape),
-            head_dim=(qk + padded_value) / 2.0,
-            seq=(seq if on.mean_keys is None else min(seq, 2.0 * on.mean_keys)) / shard.ring,
-        )
+        shape = (tokens, keys, heads, qk, padded_value)
+        core = attending("core_attention", shape, row / shard.ring, (0.0, 0.0))
         return [core], [out, exchanged, stats] if padded_value == value else [out, exchanged, padded_out, stats]
     return _materialised_core(shard, on, heads, qk, value), [out, exchanged, _score_tensor(shard, on, heads)]
 
@@ -260,17 +244,7 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
     keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
     shape = (tokens, keys, heads, qk, latent)
     moved = row_bytes(tokens, keys, qk) if on.gathers_keys else (0.0, 0.0)
-    core = Operator(
-        "core_attention",
-        "attention",
-        W,
-        flops=attention_flops(*shape),
-        backward_flops=attention_backward_flops(*shape),
-        head_dim=(qk + latent) / 2.0,
-        seq=2.0 * keys / shard.ring,
-        forward_bytes=moved[0],
-        backward_bytes=moved[1],
-    )
+    core = attending("core_attention", shape, 2.0 * keys / shard.ring, moved)
     tensors = [
         Tensor("attention_out", np.asarray(2.0 * tokens * heads * value)),
         Tensor("attention_out_latent", np.asarray(2.0 * tokens * heads * latent)),
@@ -459,7 +433,7 @@ _CHOICES: Final = {
 }
 _SWAPPED: Final = ("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats")
 GROUPED_COSTS: Final = AttentionCosts(
-    grouped_rows,
+    lambda model, shard, on, kind: _rows(model, shard, on, kind, _grouped_projections(model, shard, on)),
     _grouped_params,
     _score_flops,
     _grouped_cache,
@@ -484,7 +458,7 @@ GROUPED_COSTS: Final = AttentionCosts(
 )
 _UP_PROJECTED: Final = ("kv_up_proj", "rotary", "concat_and_pad")
 LATENT_COSTS: Final = AttentionCosts(
-    latent_rows,
+    lambda model, shard, on, kind: _rows(model, shard, on, kind, _latent_projections(model, shard, on)),
     _latent_params,
     _score_flops,
     _latent_cache,

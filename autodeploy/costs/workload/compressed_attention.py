@@ -27,10 +27,10 @@ from autodeploy.costs.workload.operators import (
     cut_and_whole,
     moving,
 )
-from autodeploy.costs.workload.sparse_attention import IndexShape, index_operators, row_bytes
+from autodeploy.costs.workload.sparse_attention import IndexShape, attending, index_operators, row_bytes
 from autodeploy.specs.attention import CSA, HCA
 from autodeploy.specs.attention import sizes_of_entries as sizes
-from cost_models.compute import attention_backward_flops, attention_flops
+from cost_models.compute import attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.costs.workload.attention_types import KindOfAttention, LayerKind
@@ -267,17 +267,7 @@ def _core(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKi
     heads, keys = np.asarray(model.num_attention_heads / shard.tp), seen(model, kind, document(shard, on))
     shape = (tokens, keys, heads, d, d)
     moved = row_bytes(tokens, keys, d) if on.gathers_keys else (0.0, 0.0)
-    core = Operator(
-        "mqa_attention",
-        "attention",
-        W,
-        flops=attention_flops(*shape),
-        backward_flops=attention_backward_flops(*shape),
-        head_dim=d,
-        seq=2.0 * keys,
-        forward_bytes=moved[0],
-        backward_bytes=moved[1],
-    )
+    core = attending("mqa_attention", shape, 2.0 * keys, moved)
     tensors = [
         Tensor("mqa_out", np.asarray(2.0 * tokens * heads * d)),
         Tensor("mqa_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True),

@@ -17,12 +17,14 @@ import numpy as np
 
 from autodeploy.costs.workload.attention_types import score_columns
 from autodeploy.costs.workload.operators import Operator, Tensor, moving
-from cost_models.compute import attention_flops
+from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.costs.workload.operators import Sharding
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
+
+    Size = Floats | float
 
 W: Final = "attention"
 SELECTION_BYTES = 12.0  # of a score: written in FP32 and read twice, by a histogram and by the selection
@@ -71,6 +73,15 @@ def row_bytes(tokens: Floats, keys: Floats | float, width: float) -> tuple[Float
     """
     elements = np.asarray(tokens * keys * width)
     return 2.0 * elements, 10.0 * elements
+
+
+def attending(
+    name: str, shape: tuple[Floats, Floats | float, Floats, float, float], seq: Floats | float, moved: tuple[Size, Size]
+) -> Operator:
+    """Attention of tokens to keys, by heads with keys and values of two widths; `moved`: bytes of gathered rows."""
+    flops, back, width = attention_flops(*shape), attention_backward_flops(*shape), sum(shape[3:]) / 2.0
+    row = moving(name, W, *moved, kind="attention")
+    return row._replace(flops=flops, backward_flops=back, head_dim=width, seq=seq)
 
 
 def attention_shape(model: ModelSpec, seq: float, *, gathers: bool = False) -> tuple[float, int, int]:
