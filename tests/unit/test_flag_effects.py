@@ -17,7 +17,14 @@ from autodeploy.formats.import_document import import_document
 from autodeploy.formats.megatron import model as megatron_model
 from autodeploy.formats.mindformers.configuration import REASONS
 from autodeploy.messages import in_language
-from autodeploy.specs.attention import ATTENTION_KINDS
+from autodeploy.specs.attention import (
+    ATTENTION_KINDS,
+    CompressedAttention,
+    HyperConnections,
+    LinearAttention,
+    SparseAttention,
+)
+from autodeploy.specs.tuning import LoraSpec
 from autodeploy.stack.flag_tables import flag_table
 from autodeploy.stack.releases import releases
 from tests.unit.test_messages import CHINESE
@@ -36,6 +43,8 @@ def literal_flags() -> set[str]:
     found = set(PUT_TOGETHER)
     for kind in ATTENTION_KINDS:
         found |= {*kind.switches, *(flag for _, flags, _ in kind.sizes for flag in flags)}
+    for part in (LinearAttention, SparseAttention, CompressedAttention, HyperConnections, LoraSpec):
+        found |= {flag for flag, _ in part.flags.values()}
     for path in (ROOT / "autodeploy" / "formats").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and FLAG.fullmatch(node.value):
