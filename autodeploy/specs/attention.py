@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -238,6 +238,15 @@ class CompressedAttention(Document):
         return params + sum(rate * self.pooled_columns(attention, width) // 2 + width for width in widths)
 
 
+class StreamParams(NamedTuple):
+    """Parameters that map residual streams: of a layer in matrices and beside, of the head in its matrix and in all."""
+
+    layer_matrices: int = 0
+    layer_vectors: int = 0
+    head_matrix: int = 0
+    head: int = 0
+
+
 class HyperConnections(Document):
     """Residuals in several streams (mHC): each half of a layer mixes them by maps that it computes for every token.
 
@@ -255,22 +264,14 @@ class HyperConnections(Document):
         """Numbers a token of the maps of half a layer."""
         return self.hc_mult * (2 + self.hc_mult)
 
-    def layer_matrices(self, hidden: int) -> int:
-        """Projections of both halves of a layer."""
-        return 2 * self.map_width * self.hc_mult * hidden
+    def params(self, hidden: int) -> StreamParams:
+        """Of a layer: projections of both halves, offsets of their maps and a scale of each of three.
 
-    @property
-    def layer_vectors(self) -> int:
-        """Offsets of both halves' maps, and a scale of each of three."""
-        return 2 * (self.map_width + 3)
-
-    def head_params(self, hidden: int) -> int:
-        """What joins the streams before the output head: a projection to one weight a stream, offsets, a scale."""
-        return self.head_matrix(hidden) + self.hc_mult + 1
-
-    def head_matrix(self, hidden: int) -> int:
-        """Of that: the projection."""
-        return self.hc_mult * self.hc_mult * hidden
+        What joins the streams before the output head: a projection to one weight a stream, offsets, a scale.
+        """
+        head = self.hc_mult * self.hc_mult * hidden
+        layer = 2 * self.map_width * self.hc_mult * hidden
+        return StreamParams(layer, 2 * (self.map_width + 3), head, head + self.hc_mult + 1)
 
 
 Fault = tuple[str, str, str]  # field, message, hint

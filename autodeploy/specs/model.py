@@ -22,11 +22,12 @@ from autodeploy.specs.attention import (
     HyperConnections,
     LinearAttention,
     SparseAttention,
+    StreamParams,
     kind_of_attention,
     no_bool,
 )
 from autodeploy.specs.base import Document, omitted
-from autodeploy.specs.model_rules import LayerKind, faults, kind_of_layers
+from autodeploy.specs.model_rules import MODULE, LayerKind, faults, kind_of_layers
 from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
 from hardware_profiles.magnitudes import Factor
 
@@ -390,48 +391,33 @@ class ModelSpec(Document):
         return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + own
 
     @property
-    def stream_matrices(self) -> int:
-        """Matrices of a layer that map its residual streams; 0 without."""
-        return 0 if self.hyper_connections is None else self.hyper_connections.layer_matrices(self.hidden_size)
-
-    @property
-    def stream_vectors(self) -> int:
-        """What else of a layer maps its residual streams; 0 without."""
-        return 0 if self.hyper_connections is None else self.hyper_connections.layer_vectors
-
-    @property
-    def stream_head_params(self) -> int:
-        """What joins residual streams before the output head; 0 without."""
-        return 0 if self.hyper_connections is None else self.hyper_connections.head_params(self.hidden_size)
-
-    @property
-    def stream_head_matrix(self) -> int:
-        """Of that: the projection to a weight of every stream."""
-        return 0 if self.hyper_connections is None else self.hyper_connections.head_matrix(self.hidden_size)
+    def streams(self) -> StreamParams:
+        """Parameters that map residual streams; none of one stream."""
+        own = self.hyper_connections
+        return StreamParams() if own is None else own.params(self.hidden_size)
 
     def layer_kind(self, layer: int) -> LayerKind:
         """What the layer (from 0) has beside attention and norms."""
         return kind_of_layers(self, "moe" if self.is_moe_layer(layer) else "dense")
 
-    def layer_matrix_params(self, layer: int, *, active: bool = False) -> int:
-        """Matrices of the layer with that index (from 0): all experts, or the `active` ones of a token."""
-        experts = self.computing_experts_per_tok if active else self.n_routed_experts or 0
+    def layer_matrix_params(self, layer: int, experts: float | None = None) -> int:
+        """Matrices of the layer with that index (from 0), of so many experts; absent: of all."""
+        experts = self.n_routed_experts or 0 if experts is None else experts
         mlp = self.layer_kind(layer).matrices(self, experts)
         shared = self.indexer_params * self.shares_index(layer)
-        return self.halves * self.attention_params_of(self.attention_type(layer)) + mlp - shared + self.stream_matrices
+        return (
+            self.halves * self.attention_params_of(self.attention_type(layer))
+            + mlp
+            - shared
+            + self.streams.layer_matrices
+        )
 
     def layer_params(self, layer: int) -> int:
         """The layer with that index (from 0), all experts."""
         sparse = self.sparse_attention
         shared = 0 if sparse is None else sparse.vector_params * self.shares_index(layer)
-        vectors = self.halves * self.vector_params_of(self.attention_type(layer)) + self.stream_vectors
+        vectors = self.halves * self.vector_params_of(self.attention_type(layer)) + self.streams.layer_vectors
         return self.layer_matrix_params(layer) + vectors - shared
-
-    def module_matrix_params(self, *, active: bool = False) -> int:
-        """Matrices of a prediction module's layer: all experts, or the `active` ones of a token."""
-        like = self.module_like_layer
-        other = self.attention_params_of(self.module_attention) - self.attention_params_of(self.attention_type(like))
-        return self.layer_matrix_params(like, active=active) + other
 
     @property
     def embedding_params(self) -> int:
@@ -450,22 +436,18 @@ class ModelSpec(Document):
 
     @property
     def mtp_params(self) -> int:
-        """All multi-token prediction modules without the embedding and head they share with the model.
-
-        A module is one more layer of the last layer's kind, with an indexer where others have one, three norms and the
-        projection of the joined hidden state and embedding, 2h x h (DeepSeek-V3, arXiv 2412.19437, section 2.2).
-        """
-        h, like = self.hidden_size, self.module_like_layer
-        kinds = (self.module_attention, self.attention_type(like))
-        own, other = (self.attention_params_of(kind) + self.vector_params_of(kind) for kind in kinds)
-        module = self.layer_params(like) + own - other + 2 * h * h + 3 * h + self.stream_head_params
+        """All multi-token prediction modules without the embedding and head they share with the model."""
+        experts, like = self.n_routed_experts or 0, self.module_like_layer
+        own, other = map(self.vector_params_of, (self.module_attention, self.attention_type(like)))
+        vectors = self.layer_params(like) - self.layer_matrix_params(like) + own - other
+        module = MODULE.matrices(self, experts) + vectors + 3 * self.hidden_size + self.streams.head
         return self.num_nextn_predict_layers * module
 
     def total_params(self, include_mtp: bool = False) -> int:
         """All parameters; published totals leave multi-token prediction out."""
         facts = [self.layer_facts(layer) for layer in range(self.num_hidden_layers)]
         layers = sum(count * self.layer_params(facts.index(each)) for each, count in Counter(facts).items())
-        ends = self.embedding_params + self.head_params + self.final_norm_params + self.stream_head_params
+        ends = self.embedding_params + self.head_params + self.final_norm_params + self.streams.head
         return layers + ends + (self.mtp_params if include_mtp else 0)
 
     def active_params(self, include_embedding: bool = True) -> int:

@@ -145,50 +145,33 @@ def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> L
     exchanges = [_beside_frozen(each, own) for each in table.exchanges]
     unread = _INPUTS - {t.kept_input for t in targets}
     tensors = [t._replace(kept_bytes=np.zeros_like(t.kept_bytes)) if t.name in unread else t for t in table.tensors]
-    trained, experts = _Trained.none(table), _Trained.none(table)
+    # Parameters on the rank [n] that all replicas share, beside dense matrices and beside experts; those of experts.
+    none: Floats = np.zeros_like(table.dense_params)
+    shared, cut = [none, none], none
+    adapters: list[Size] = [0.0, 0.0]
     for target in targets:
         adapter = _adapter_of(target, rows[target.operator], shard, float(on.lora_rank))
         operators += accumulating(adapter.operators(), on)
         tensors.append(adapter.kept())
         exchanges += adapter.exchanges()
-        if rows[target.operator].role == "experts":
-            experts = experts.plus(adapter.trained(), parts(rows[target.operator], on))
-        else:
-            trained = trained.plus(adapter.trained(), 1.0)
-    whole, cut = np.asarray(trained.shared + experts.shared), experts.of_experts
-    summed = on.accumulation_bytes * trained.shared + on.expert_accumulation_bytes * (experts.shared + cut)
+        own, of_experts = adapter.trained()
+        experts = rows[target.operator].role == "experts"
+        shared[experts], cut = np.asarray(shared[experts] + own), np.asarray(cut + of_experts)
+        adapters[experts] += parts(rows[target.operator], on) if experts else 1.0
+    summed = on.accumulation_bytes * shared[0] + on.expert_accumulation_bytes * (shared[1] + cut)
     hook = rows[HOOK]._replace(
         backward_bytes=np.asarray(summed),
-        issued_backward=np.asarray(2.0 * (trained.adapters + experts.adapters)),
+        issued_backward=np.asarray(2.0 * (adapters[0] + adapters[1])),
     )
     return replace(
         table,
         operators=(*operators, hook),
         tensors=tuple(tensors),
         exchanges=tuple(exchanges),
-        dense_params=whole,
+        dense_params=np.asarray(shared[0] + shared[1]),
         expert_params=cut,
         frozen_params=np.asarray(table.dense_params + table.expert_params),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Trained:
-    """Parameters on the rank [n] that all replicas share, or those of experts alone, and of how many adapters."""
-
-    shared: Floats
-    of_experts: Floats
-    adapters: Floats | float = 0.0
-
-    @classmethod
-    def none(cls, table: LayerTable) -> _Trained:
-        """Of a layer without adapters."""
-        return cls(np.zeros_like(table.dense_params), np.zeros_like(table.dense_params))
-
-    def plus(self, params: tuple[Floats, Floats], adapters: Floats | float) -> _Trained:
-        """With more of them."""
-        shared, of_experts = np.asarray(self.shared + params[0]), np.asarray(self.of_experts + params[1])
-        return _Trained(shared, of_experts, self.adapters + adapters)
 
 
 def parts(base: Operator, on: OperatorFeatures) -> Floats | float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.costs.workload.attention_types import kind_of
 from autodeploy.costs.workload.kinds import costs_of
 from autodeploy.costs.workload.layers import last_kind
+from autodeploy.specs.model_rules import MODULE
 
 if TYPE_CHECKING:
     from autodeploy.costs.workload.attention_types import LayerKind
@@ -35,10 +36,10 @@ def forward_flops_per_token(
     def score_flops(kind: LayerKind) -> float:
         return costs_of(model, kind).score_flops(model, kind, seq_length, causal, keys)
 
-    weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
-    weights += (1 + modules) * model.vocab_size * model.hidden_size
-    weights += modules * (model.module_matrix_params(active=True) + 2 * model.hidden_size**2)
-    weights += (1 + modules) * model.stream_head_matrix
+    experts = model.computing_experts_per_tok
+    weights = sum(model.layer_matrix_params(layer, experts) for layer in range(model.num_hidden_layers))
+    weights += (1 + modules) * (model.vocab_size * model.hidden_size + model.streams.head_matrix)
+    weights += modules * MODULE.matrices(model, experts)
     scores = sum(score_flops(kind_of(model, layer)) for layer in range(model.num_hidden_layers))
     scores += modules * score_flops(last_kind(model))
     return 2.0 * weights + scores
@@ -62,7 +63,8 @@ def step_flops_per_token(
     whole = passes * forward_flops_per_token(model, seq_length, causal=causal, keys=keys)
     if adapter_params is None:
         return whole
-    frozen = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
+    experts = model.computing_experts_per_tok
+    frozen = sum(model.layer_matrix_params(layer, experts) for layer in range(model.num_hidden_layers))
     frozen += model.vocab_size * model.hidden_size
     return whole - 2.0 * frozen + 6.0 * adapter_params
 

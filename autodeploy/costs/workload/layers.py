@@ -216,7 +216,7 @@ def _params(
 ) -> tuple[Floats, Floats]:
     """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
     whole = of_attention[0] + NORMS_PER_LAYER[model.norm_layout] * model.hidden_size
-    whole = model.halves * (whole + model.stream_matrices + model.stream_vectors) + of_mlp[0]
+    whole = model.halves * (whole + model.streams.layer_matrices + model.streams.layer_vectors) + of_mlp[0]
     return np.asarray(whole + model.halves * of_attention[1] + of_mlp[1] / shard.tp), np.asarray(of_mlp[2])
 
 
@@ -366,7 +366,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     once = np.where(shard.tp > 1, 1.0, 0.0)
     sums = LOSS_REDUCED_BYTES / 4.0 if on.reference else 3.0  # FP32 of a token each: largest, label's, sum of exponents
     loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(4.0 * tokens), sums * once, 0.0, carries="sums")
-    params = np.asarray(model.head_params / cut + h + model.stream_head_params)
+    params = np.asarray(model.head_params / cut + h + model.streams.head)
     none, passing = np.zeros_like(params), tensors[1].kept_bytes
     summed = accumulating(operators, on)
     table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, np.asarray(beside), passing)
@@ -397,7 +397,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
         operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
         tensors=(kept, *layer.tensors, *head.tensors),
         exchanges=(*layer.exchanges, *head.exchanges),
-        dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.stream_head_params),
+        dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.streams.head),
         matrices=(*layer.matrices, *matrices_of([both], model, on)),
         by_operator=None,
     )

@@ -98,9 +98,8 @@ def _add_full(arguments: LaunchArguments, strategy: Strategy, layers: int, most:
         arguments.add(BLOCK, "--recompute-num-layers", 1)
         return
     arguments.add(BLOCK, "--recompute-method", "block")
-    arguments.add(
-        BLOCK, "--recompute-num-layers", layers if _per_stage(arguments, strategy) else _per_chunk(strategy, layers)
-    )
+    number = layers if _per_stage(arguments, strategy) else -(-layers // strategy.vpp)
+    arguments.add(BLOCK, "--recompute-num-layers", number)
 
 
 def _per_stage(arguments: LaunchArguments, strategy: Strategy) -> bool:
@@ -111,10 +110,6 @@ def _per_stage(arguments: LaunchArguments, strategy: Strategy) -> bool:
         arguments.add(BLOCK, "--enable-recompute-layers-per-pp-rank")
         return True
     return False
-
-
-def _per_chunk(strategy: Strategy, layers: int) -> int:
-    return -(-layers // strategy.vpp)
 
 
 def _add_megatron_modules(
@@ -306,10 +301,8 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
     modules: dict[str, list[int]] = {}
     by_flag = {each.megatron: name for name, each in RECOMPUTED.items() if each.megatron}
     given = reader.words("--recompute-modules", f"{FIELD}/modules")
-    selective = (
-        reader.script.flags["--recompute-granularity"].text == "selective" if _has_granularity(reader) else False
-    )
-    if selective or reader.has("--recompute-activations"):
+    granularity = reader.script.flags.get("--recompute-granularity")
+    if (granularity is not None and granularity.text == "selective") or reader.has("--recompute-activations"):
         for word in given or ("core_attn",):
             if word in by_flag:
                 modules[by_flag[word]] = list(stages)
@@ -328,10 +321,6 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
     for name in (name for name, each in ZERO_MEMORY.items() if each == level):
         modules[name] = [stage if number is None else min(number, stage) for stage in stages]
     return modules
-
-
-def _has_granularity(reader: FlagReader) -> bool:
-    return reader.has("--recompute-granularity")
 
 
 def _document(counts: dict[str, list[int]], stages: Sequence[int]) -> dict[str, Any]:
