@@ -312,7 +312,7 @@ def spread_of(
 def _beyond_records(spread: Spread, run: Mapping[str, Any], family: str, asymmetric: tuple[float, float]) -> Spread:
     """The spread of a kind of run that no fit has seen: with what lay between such kinds and their predictions.
 
-    That is counted by source and measured with each source left out (`autodeploy.calibration.shipped.beyond`). Both
+    That is counted by source and measured with each source left out (`autodeploy.calibration.shipped.tables`). Both
     sides add up in quadrature, each for itself; an interval whose end is more than 6 times its beginning is no
     prediction.
     """

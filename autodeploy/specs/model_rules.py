@@ -78,8 +78,8 @@ def _module_matrices(model: ModelSpec, experts: float) -> int:
     return model.layer_matrix_params(model.module_like_layer, experts) + own - other + 2 * model.hidden_size**2
 
 
-# A module of multi-token prediction: one more layer of the last layer's kind, with an indexer where others have one, three
-# norms, and the projection of the joined hidden state and embedding, 2h x h (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+# A module of multi-token prediction: one more layer of the last layer's kind, with an indexer where others have one,
+# three norms, and the projection of the joined hidden state and embedding, 2h x h (DeepSeek-V3, arXiv 2412.19437, 2.2).
 MODULE: Final = LayerKind(name="module", layer_class="", field="num_nextn_predict_layers", matrices=_module_matrices)
 # Of layers with experts.
 PARTS: Final = (

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from autodeploy.calibration.shipped.beyond import sides, student_80
+from autodeploy.calibration.shipped.tables import sides, student_80
 from autodeploy.costs.prediction_spread import coverage
 
 

@@ -129,10 +129,12 @@ def test_parameters_of_a_layer_are_those_of_its_tensors(layer: int) -> None:
     matrices, vectors = of_layer(kind)
     experts = (16 + 1) * EXPERT + 16 * 512
     assert SMALL.layer_params(layer) == matrices + vectors + experts
-    assert SMALL.layer_matrix_params(layer, active=True) == matrices + (4 + 1) * EXPERT + 16 * 512
+    assert SMALL.layer_matrix_params(layer, SMALL.computing_experts_per_tok) == matrices + (4 + 1) * EXPERT + 16 * 512
     table = layer_table(SMALL, shard(), FUSED, kind_of(SMALL, layer))
     assert float(np.ravel(table.dense_params + table.expert_params)[0]) == SMALL.layer_params(layer)
-    assert products(table) / 4096 == pytest.approx(2 * SMALL.layer_matrix_params(layer, active=True))
+    assert products(table) / 4096 == pytest.approx(
+        2 * SMALL.layer_matrix_params(layer, SMALL.computing_experts_per_tok)
+    )
 
 
 def test_totals_are_the_sums_of_layers_ends_and_a_module_with_a_window_alone() -> None:

@@ -36,7 +36,9 @@ def test_matrix_flops_are_two_per_active_weight(name: str) -> None:
     for kind, _ in layer_kinds(model):
         table = layer_table(model, shard(), FUSED, kind)
         layer = next(n for n in range(model.num_hidden_layers) if kind_of(model, n) == kind)
-        assert matrix_flops(table) / 4096 == pytest.approx(2 * model.layer_matrix_params(layer, active=True))
+        assert matrix_flops(table) / 4096 == pytest.approx(
+            2 * model.layer_matrix_params(layer, model.computing_experts_per_tok)
+        )
 
 
 @pytest.mark.parametrize("name", MODELS)

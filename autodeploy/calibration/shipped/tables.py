@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
@@ -14,19 +16,28 @@ import numpy as np
 from autodeploy.calibration.fit import link_parameters
 from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, rounded
 from autodeploy.calibration.profile_fit import Calibration, calibrate, configuration_of, overlay_of, source_of
-from autodeploy.calibration.record_prediction import fits_time, memory_regime, predict_record
-from autodeploy.calibration.shipped.beyond import beyond_table
+from autodeploy.calibration.record_prediction import (
+    counts_for_time,
+    fits_time,
+    kind_of_record,
+    measured_step_s,
+    memory_regime,
+    predict_record,
+)
 from autodeploy.calibration.shipped.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table, run_row
 from autodeploy.calibration.shipped.left_out_widths import projected, variances_of, width_table
 from autodeploy.calibration.shipped.strategy_groups import gains, ranks_per_doubling, realised_of, rehearsals
-from autodeploy.costs.prediction_spread import REPEAT_NOISE
+from autodeploy.costs.inputs.context import PRETRAINING
+from autodeploy.costs.prediction_spread import REPEAT_NOISE, Z80
+from autodeploy.costs.steps.scenarios import new_shape_times
+from autodeploy.kit.errors import SpecError
 from autodeploy.kit.yaml_text import profile_text
 from autodeploy.specs.record import Record, read_records
 from autodeploy.specs.software import release_of
 from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -187,3 +198,109 @@ def _pair_differences(calibration: Calibration) -> list[float]:
         key = (record.model.name, record.cluster.num_npus, record.source.split("@")[0], release_of(record).band)
         groups.setdefault((*key, record.training.seq_length), []).append(float(residual))
     return [first - second for members in groups.values() for first, second in combinations(members, 2)]
+
+
+# Errors of kinds of runs that no fit sees, by source, each predicted without itself. Fits see pre-training alone: what
+# formulas lack for update phases, tuning and fully sharded runs is a property of a source, whose rows count once.
+FACTORS = np.exp(np.linspace(math.log(0.2), math.log(5.0), 9))  # of the cost of a new shape, tried for one source
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A run that no fit sees: its source, and log(measured / predicted) of step time, at each of FACTORS where the
+    cost of a new shape counts, else once.
+    """
+
+    record: Record
+    kind: str
+    source: str
+    at: Floats
+
+    @property
+    def changes(self) -> bool:
+        """Whether the cost of a new shape counts."""
+        return len(self.at) > 1
+
+
+def unseen_runs(records: Iterable[Record]) -> list[Unseen]:
+    """Runs of other kinds than pre-training whose time counts, as the shipped profiles predict them."""
+    found = []
+    for record in records:
+        if not counts_for_time(record) or fits_time(record):
+            continue
+        try:
+            predicted = predict_record(record)
+        except SpecError:
+            continue
+        kind, measured = kind_of_record(record), measured_step_s(record)
+        if kind == PRETRAINING or measured is None:
+            continue
+        factors = FACTORS if predicted.context.host.new_shape_s else np.ones(1)
+        times = new_shape_times(predicted.candidate, predicted.context, predicted.layout, factors)
+        source = record.source.split("@")[0].split()[0]
+        found.append(Unseen(record, kind, source, np.log(measured / times)))
+    return found
+
+
+def left_out_residuals(runs: Sequence[Unseen]) -> Floats:
+    """log(measured / predicted) of each run, by the cost of a new shape that the other sources say [runs].
+
+    That cost is fitted to update phases: where a source is left out, it is the one under which the others' mean
+    residuals have the least squares. Without others it stays.
+    """
+    found = np.empty(len(runs))
+    for number, run in enumerate(runs):
+        others = {r.source for r in runs if r.changes and r.source != run.source}
+        if not run.changes or not others:
+            found[number] = np.interp(0.0, np.log(FACTORS), run.at) if run.changes else run.at[0]
+            continue
+        means = [np.mean([r.at for r in runs if r.changes and r.source == each], axis=0) for each in sorted(others)]
+        found[number] = run.at[int(np.argmin(np.sum(np.square(means), axis=0)))]
+    return found
+
+
+def sides(means: Sequence[float]) -> tuple[float, float]:
+    """Half of an 80 % interval to shorter and to longer times, in log time, from the mean residual of each source.
+
+    Each side has the root mean square of its own sources and Student's t with as many degrees of freedom; a side
+    without any takes the other's.
+    """
+    values = np.asarray(means)
+    found = []
+    for side in (values[values < 0], values[values > 0]):
+        found.append(student_80(len(side)) * float(np.sqrt(np.mean(side**2))) if len(side) else None)
+    down, up = found
+    return (down if down is not None else up) or 0.0, (up if up is not None else down) or 0.0
+
+
+def student_80(freedom: int) -> float:
+    """Half of the 80 % interval of Student's t.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5: a series in 1 / freedom.
+    """
+    z = Z80
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return float(z + first / freedom + second / freedom**2 + third / freedom**3)
+
+
+def means_by_source(runs: Sequence[Unseen], residuals: Floats) -> dict[str, float]:
+    """Mean residual of each source."""
+    sources = sorted({run.source for run in runs})
+    return {s: float(np.mean([v for r, v in zip(runs, residuals, strict=True) if r.source == s])) for s in sources}
+
+
+def beyond_table(records: Iterable[Record]) -> dict[str, Any]:
+    """Entries of the coverage table on kinds of runs that no fit sees: `beyond`, and their rows as `others`."""
+    runs = unseen_runs(records)
+    if not runs:
+        return {}
+    residuals = left_out_residuals(runs)
+    means = means_by_source(runs, residuals)
+    shorter, longer = sides(list(means.values()))
+    rows: list[Mapping[str, Any]] = [
+        {**run_row(run.record), "kind": run.kind, "left_out": rounded(-float(value), 4)}
+        for run, value in zip(runs, residuals, strict=True)
+    ]
+    beyond = {"shorter": rounded(shorter), "longer": rounded(longer), "seen": rounded(float(residuals.max()))}
+    return {"beyond": {**beyond, "sources": len(means)}, "others": rows}

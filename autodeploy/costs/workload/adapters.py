@@ -154,9 +154,9 @@ def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> L
         operators += accumulating(adapter.operators(), on)
         tensors.append(adapter.kept())
         exchanges += adapter.exchanges()
-        own, of_experts = adapter.trained()
+        whole, of_experts = adapter.trained()
         experts = rows[target.operator].role == "experts"
-        shared[experts], cut = np.asarray(shared[experts] + own), np.asarray(cut + of_experts)
+        shared[experts], cut = np.asarray(shared[experts] + whole), np.asarray(cut + of_experts)
         adapters[experts] += parts(rows[target.operator], on) if experts else 1.0
     summed = on.accumulation_bytes * shared[0] + on.expert_accumulation_bytes * (shared[1] + cut)
     hook = rows[HOOK]._replace(
