@@ -397,7 +397,7 @@ class ModelSpec(Document):
         return StreamParams() if own is None else own.params(self.hidden_size)
 
     def layer_kind(self, layer: int) -> LayerKind:
-        """What the layer (from 0) has beside attention and norms."""
+        """Kind of the layer (from 0): dense, or with experts."""
         return kind_of_layers(self, "moe" if self.is_moe_layer(layer) else "dense")
 
     def layer_matrix_params(self, layer: int, experts: float | None = None) -> int:

@@ -23,7 +23,7 @@ MAX_TOTAL_PARAMS = 10**15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind(Part):
-    """What layers have beside attention and norms.
+    """Parts of layers beside attention and norms.
 
     layer_class : by which strategies count them. matrices : parameters of a layer with so many experts. halves : how
     often a layer has attention, norms and a dense MLP.

@@ -249,7 +249,7 @@ def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
 
 
 def read_variant(feature: str, row: dict[str, Any]) -> Variant:
-    """How a component launches what a record is of."""
+    """A variant of a record: the flags by which a component launches it."""
     if "reason" in row:
         row["reason"] = _said(f"feature.{feature}.{row['component']}", row["reason"])
     block = row.pop("block", "")

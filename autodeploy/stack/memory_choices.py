@@ -1,4 +1,4 @@
-"""What can be recomputed or swapped instead of kept, as records: words, flags, and the releases that launch it.
+"""Memory choices as records, recomputed or swapped instead of kept: words, flags, and releases that launch them.
 
 What a choice frees and repeats is said by the kinds of layers that have it (`costs/workload/memory_choices.py`).
 """

@@ -1,4 +1,4 @@
-"""What can be recomputed or swapped instead of kept: kinds of layers say which tensors a choice frees of theirs.
+"""Memory choices, recomputed or swapped instead of kept: kinds of layers say which tensors a choice frees of theirs.
 
 Source: MindSpeed and Megatron-LM recompute modules, MindSpeed moe-zero-memory, swap-attention and unpermute swap.
 """
@@ -38,7 +38,7 @@ class MemoryChoice:
 
     @property
     def kind(self) -> Literal["recompute", "swap"]:
-        """What is done to what it frees."""
+        """Recomputed or swapped."""
         return "swap" if self.record.swap else "recompute"
 
     def replays_exchange(self, name: str) -> bool:

@@ -124,7 +124,7 @@ RUNS: Final = 2.0
 
 
 def twice(rows: Rows) -> Rows:
-    """What a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice a pass."""
+    """Rows that a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice a pass."""
     operators, tensors, exchanges = rows
     return (
         [op._replace(runs=RUNS * op.runs) for op in operators],
@@ -386,7 +386,7 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 # Kinds of layers.
 @dataclass(frozen=True, slots=True)
 class LayerCosts:
-    """What a kind of layers has beside attention and norms (`specs.model_rules.LayerKind`).
+    """Costs of a kind of layers beside attention and norms (`specs.model_rules.LayerKind`).
 
     Parameters
     ----------
