@@ -124,7 +124,7 @@ RUNS: Final = 2.0
 
 
 def twice(rows: Rows) -> Rows:
-    """Rows that a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice a pass."""
+    """Rows that a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice."""
     operators, tensors, exchanges = rows
     return (
         [op._replace(runs=RUNS * op.runs) for op in operators],
