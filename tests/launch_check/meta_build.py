@@ -119,7 +119,8 @@ class Framework:
         sys.argv = ["pretrain_gpt.py", *(word for word in launch.argv if word != NEEDS_A_CHECKPOINT)]
         sys.path[:0] = [str(tree) for tree in trees.values()]
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(launch.world)}
-        os.environ |= {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # unless the launch exports another
+        os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
         stand_in_for_devices(launch.devices)
         if "mindspeed" in trees and "mindspeed-llm" not in trees:
             importlib.import_module("mindspeed.megatron_adaptor")

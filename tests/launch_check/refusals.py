@@ -5,8 +5,8 @@
 Every `assert`, and every `raise` of a ValueError, RuntimeError or AssertionError, in FILES at the commits of COLUMNS. A
 row of the list is one condition of a function, or several that are alike: how many statements it stands for at each
 commit, what must hold in own words, and a verdict on launches. `rule`: rules of ours hold it; `unreachable`: no launch
-gets there; `inside`: the code holds itself to it, whatever is launched; `open`: a launch can meet it, and no rule holds
-it yet. Prints each function whose counts differ. Exit 0: none does.
+gets there; `inside`: the code holds itself to it, whatever is launched; `outside`: of what is installed, or of a file
+that a launch only names. Prints each function whose counts differ. Exit 0: none does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FILES = (
 # Columns of counts: the release whose commit of Megatron-LM each is of.
 COLUMNS = {"core_v0.12.1": "mindspeed-llm-master", "main": "megatron-main"}
 REFUSALS = frozenset({"ValueError", "RuntimeError", "AssertionError"})
-VERDICTS = ("rule", "unreachable", "inside", "open")
+VERDICTS = ("rule", "unreachable", "inside", "outside")
 
 
 class Refusal(NamedTuple):

@@ -5,9 +5,10 @@
 
 Pairs name in `built` how far a launch has to go before it is refused: `groups` (process groups among fake ranks),
 `configuration` (TransformerConfig of the arguments), `model` (the chunks of the last stage), `buckets` (replicas of one
-parameter), or a place of the first step: `experts` (MoELayer.forward), `schedule` (the interleaved passes), `chunks`
-(the products of --use-ascend-coc). Each is called with the arguments of the launch; what comes behind the place is not
-run. Needs torch as `tests.launch_check.meta_build` does. Prints each pair that is not judged as it says.
+parameter), `replicas` (their configuration), `dispatcher` (of a layer of experts), `optimizer` (its shards), or a place
+of the first step: `experts` (MoELayer.forward), `latents` (MoELayer.preprocess), `schedule` (the interleaved passes),
+`chunks` (the products of --use-ascend-coc). Each is called with the arguments of the launch; what comes behind the
+place is not run. Needs torch as `tests.launch_check.meta_build` does. Prints each pair that is not judged as it says.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import json
 import logging
 import os
 import pathlib
 import sys
 import tempfile
+import typing
 import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from packaging.version import Version
 
 from autodeploy.stack.releases import release_named
 from tests.launch_check.checkouts import FOLDERS, checkout
-from tests.launch_check.meta_build import ENTRY, Framework, OnMeta, in_child
-from tests.launch_check.rule_pairs import DEVICES, EVERY, document, ranks_of, releases_of, words_of
+from tests.launch_check.meta_build import ENTRY, Framework, OnMeta, in_child, stand_in_for_devices
+from tests.launch_check.rule_pairs import DEVICES, EVERY, document, environment_of, ranks_of, releases_of, words_of
 from tests.launch_check.scripts import Started
 
 if TYPE_CHECKING:
@@ -92,6 +96,60 @@ def call_experts(framework: Framework) -> None:
     layer.forward(Behind(training=True, config=config, attn_tp_group=SimpleNamespace(size=lambda: tp)), hidden)
 
 
+def call_latents(framework: Framework) -> None:
+    """The projection of tokens before they are dispatched, in training."""
+    framework.set_up()
+    config = configuration(framework)
+    layer = importlib.import_module("megatron.core.transformer.moe.moe_layer").MoELayer
+    built = Behind(training=True, config=config, shared_expert_overlap=config.moe_shared_expert_overlap)
+    built.token_dispatcher = None
+    inspect.unwrap(layer.preprocess)(built, None, None, None)
+
+
+def make_dispatcher(framework: Framework) -> None:
+    """The dispatcher of a layer of experts, without the backend's library."""
+    framework.set_up()
+    config = configuration(framework)
+    module = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
+    module._DeepepManager = behind
+    module.nccl_ep_dispatch = behind
+    local = config.num_moe_experts // framework.args.expert_model_parallel_size
+    groups = {}
+    with contextlib.suppress(ImportError, AttributeError):  # core_v0.12.1 looks its groups up itself
+        groups["pg_collection"] = importlib.import_module(
+            "megatron.core.transformer.moe.moe_utils"
+        ).get_default_pg_collection()
+    module.MoEFlexTokenDispatcher(local, list(range(local)), config, **groups)
+
+
+def configure_replicas(framework: Framework) -> None:
+    """What the replicas of the model are configured with."""
+    importlib.import_module("megatron.training.training").get_megatron_ddp_config(framework.args)
+
+
+def shard_optimizer(framework: Framework) -> None:
+    """The sharded optimizer over the one that the arguments name; it asks for buckets once it has taken it."""
+    args = framework.args
+    if not args.use_distributed_optimizer:
+        return
+    kinds = importlib.import_module("megatron.core.optimizer")
+    sharded = importlib.import_module("megatron.core.optimizer.distrib_optimizer")
+    chosen = getattr(kinds, {"adam": "Adam", "sgd": "SGD"}[args.optimizer])
+    config = kinds.OptimizerConfig(optimizer=args.optimizer, bf16=args.bf16, lr=args.lr)
+    shards = sharded.DistributedOptimizer.__new__(sharded.DistributedOptimizer)
+    weight = torch.nn.Parameter(torch.zeros(4))
+    given = {name: None for name in inspect.signature(sharded.DistributedOptimizer.__init__).parameters}
+    given |= {"optimizer": chosen([weight], lr=args.lr), "config": config}
+    given |= {"model_chunks": [SimpleNamespace(ddp_config=Behind())]}
+    del given["self"]
+    try:
+        with OnMeta():
+            sharded.DistributedOptimizer.__init__(shards, **given)
+    except AssertionError as error:
+        if "per_model_buffers" not in str(error) and str(error):
+            raise
+
+
 def call_schedule(framework: Framework) -> None:
     """The first lines of the interleaved passes over chunks that hold nothing."""
     framework.set_up()
@@ -131,6 +189,7 @@ def call_configuration(framework: Framework) -> None:
     configuration(framework)
 
 
+INSTALLED = "2.20.0"  # Transformer Engine that configurations ask for; no kernel of it is called
 WITHOUT_KERNELS = ["--no-rope-fusion"]  # Transformer Engine's, which MindSpeed stands in for
 STEPS: dict[str, Callable[[Framework], None]] = {
     "groups": Framework.set_up,
@@ -138,9 +197,23 @@ STEPS: dict[str, Callable[[Framework], None]] = {
     "model": build_model,
     "buckets": wrap_model,
     "experts": call_experts,
+    "latents": call_latents,
+    "dispatcher": make_dispatcher,
+    "replicas": configure_replicas,
+    "optimizer": shard_optimizer,
     "schedule": call_schedule,
     "chunks": call_chunks,
 }
+
+
+def load_early(trees: Mapping[str, pathlib.Path]) -> None:
+    """Imports plain Megatron-LM once for all launches; MindSpeed's patches follow the arguments of each."""
+    sys.path[:0] = [str(tree) for tree in trees.values()]
+    typing.override = getattr(typing, "override", lambda method: method)  # type: ignore[attr-defined]
+    stand_in_for_devices(DEVICES)
+    importlib.import_module("megatron.core.utils")._te_version = Version(INSTALLED)
+    importlib.import_module("megatron.core.tensor_parallel.gtp_api").HAVE_GTP = True
+    importlib.import_module("megatron.training.training")
 
 
 def verdict(pair: dict[str, Any], changes: tuple[str, ...], trees: Mapping[str, pathlib.Path], answer: str) -> bool:
@@ -148,7 +221,10 @@ def verdict(pair: dict[str, Any], changes: tuple[str, ...], trees: Mapping[str, 
     said = "OK"
     with contextlib.redirect_stdout(open(os.devnull, "w")), contextlib.redirect_stderr(sys.stdout):
         try:
-            words = words_of(pair, *changes) + ([] if "mindspeed" in trees else WITHOUT_KERNELS)
+            words = words_of(pair, *changes)
+            if "mindspeed" not in trees and "--multi-latent-attention" not in words:
+                words += WITHOUT_KERNELS
+            os.environ |= environment_of(pair, *changes)
             launch = Started(words, ranks_of(pair), DEVICES)
             STEPS[pair["built"]](Framework(trees, launch))
         except Reached:
@@ -186,6 +262,8 @@ def main(argv: list[str] | None = None) -> int:
         }
         os.chdir(work)
         answer = str(work / "answer.json")
+        if "mindspeed" not in trees:
+            load_early(trees)
         bad = 0
         for pair in pairs:
             words = []

@@ -59,10 +59,10 @@ def judged(text: str, ranks: int, release: str) -> tuple[frozenset[str], frozens
     by_flags = judge_script(read_launch_script(text), named.framework, chips, ranks, CheckLimits(), release)
     try:
         launch = launch_of(import_launch_script(text), cluster)
+        search = launch.spec.search.model_copy(update={"target": named.framework, "target_release": release})
+        found = planner.launch_rules(launch.spec.model_copy(update={"search": search}))
     except (SpecError, UnsupportedError):
         return frozenset(), frozenset(rule.rule for rule in by_flags.broken), frozenset()
-    search = launch.spec.search.model_copy(update={"target": named.framework, "target_release": release})
-    found = planner.launch_rules(launch.spec.model_copy(update={"search": search}))
     return found.names, frozenset(rule.rule for rule in by_flags.broken), found.memory_choices
 
 

@@ -249,7 +249,8 @@ def test_given_ends_leave_whole_stages(
 
 
 def test_words_that_are_a_list_are_not_judged_as_one() -> None:
-    several = EXPERTS + "--moe-expert-capacity-factor 1.5 --moe-router-load-balancing-type aux_loss seq_aux_loss"
+    several = EXPERTS + "--moe-expert-capacity-factor 1.5 --moe-router-load-balancing-type aux_loss seq_aux_loss "
+    several += "--moe-aux-loss-coeff 0.01 0.001"
     assert not broken(several, NVIDIA)
     sinkhorn = EXPERTS + "--moe-expert-capacity-factor 1.5 --moe-router-load-balancing-type sinkhorn"
     assert "capacity_needs_plain_balancing" in broken(sinkhorn, NVIDIA)

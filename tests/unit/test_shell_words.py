@@ -95,3 +95,37 @@ def test_what_is_repeated_is_read_or_refused_in_linear_time(text: str) -> None:
             follow(text)
 
     assert least_cpu_s(read, limit_s=0.5) < 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f() { a=$((" + "1+" * 1_990 + "1)); }\n" + "f\n" * 9_000,
+        "f() { : " + '"" ' * 1_800 + "; }\n" + "f\n" * 9_000,
+        "f() { case a in " + "b) ;; " * 1_500 + "esac; }\n" + "f\n" * 9_000,
+        "w=" + "a" * 100_000 + "\ncase $w in " + "*b*b);; " * 9_000 + "esac\n",
+        "b=(" + "a " * 9_000 + ")\n" + "a=${b[@]:1:2}\n" * 9_000,
+        "b=(" + "a " * 9_000 + ")\n" + "a=${#b[@]}\n" * 9_000,
+        "a=(" + '"" ' * 1_000 + ')\nf() { : "${a[@]}"; }\n' + "f\n" * 9_000,
+        "".join(f"a{name}=1\n" for name in range(8_000)) + "f() { a=1; }\n" + "f\n" * 9_000,
+    ],
+)
+def test_what_bodies_and_calls_multiply_is_followed_so_far_or_refused(text: str) -> None:
+    def read() -> None:
+        with contextlib.suppress(SpecError):
+            follow(text)
+
+    assert least_cpu_s(read, limit_s=0.8) < 0.8
+
+
+@pytest.mark.parametrize("negations", [0, 1, 2, 3, 15_000, 15_001])
+@pytest.mark.parametrize("negated", ["a", "''"])
+def test_conditions_are_negated_as_often_as_they_say(negations: int, negated: str) -> None:
+    text = f"if [[ {'! ' * negations}{negated} ]]; then {MARK} yes; else {MARK} no; fi"
+    assert words_of(text) == [["yes" if (negations % 2 == 0) == (negated == "a") else "no"]]
+
+
+def test_arguments_of_a_call_are_gone_after_it() -> None:
+    body = f"{MARK} $# $1 $3; shift 2; {MARK} $# $1"
+    text = f"set -- a b c\nf() {{ {body}; }}\nf x y z\n{MARK} $# $2\nshift\n{MARK} $# $2 $9"
+    assert words_of(text) == [["3", "x", "z"], ["1", "z"], ["3", "b"], ["2", "c"]]

@@ -163,7 +163,7 @@ def _bounded(value: int) -> int:
     return value
 
 
-MAX_EXPANDED = 1_000_000
+MAX_WORK = 1_000_000
 _INDEX = re.compile("-?[0-9]{1,6}|")
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _KEYED = re.compile(r"\[(\w{1,60})\]=")
@@ -181,9 +181,21 @@ class Variables:
     def __init__(self, source: WordReader, given: Mapping[str, str]) -> None:
         self.source = source
         self.scalars: dict[str, Value] = {name: Value((Run(text, 0),)) for name, text in given.items()}
-        self.arrays: dict[str, tuple[Value, ...]] = {}
+        self.arrays: dict[str, list[Value]] = {}
         self.refused: list[tuple[int, str]] = []
-        self._spent = 0
+        self._work = 0
+
+    def work(self, amount: int) -> None:
+        """Counts what following the script costs: a character as 1, what is looked at by itself as 10.
+
+        Raises
+        ------
+        SpecError
+            when it is more than any script needs.
+        """
+        self._work += amount
+        if self._work > MAX_WORK:
+            raise SpecError(Message("importers.too_much_work", count=MAX_WORK))
 
     def words(self, word: Word) -> list[Value]:
         """The words that one word of the script becomes."""
@@ -197,9 +209,10 @@ class Variables:
         """Sets a scalar, or the first element of an array."""
         before = self.known(name) if appends else None
         (whole,) = self._count([Value((*before.runs, *value.runs)) if before is not None else value])
-        if elements := self.arrays.pop(name, ()):
-            self.arrays[name] = (whole, *elements[1:])
+        if elements := self.arrays.get(name):
+            elements[0] = whole
         else:
+            self.arrays.pop(name, None)
             self.scalars[name] = whole
 
     def unset(self, name: str) -> None:
@@ -209,7 +222,7 @@ class Variables:
         if element:
             self.arrays.pop(array, None)
         else:
-            self.arrays[name] = ()
+            self.arrays[name] = []
 
     def assign_array(self, name: str, values: list[Value], *, appends: bool) -> None:
         """Sets an array; `([NAME]=value)` sets the scalars `ARRAY[NAME]`."""
@@ -219,14 +232,20 @@ class Variables:
                 if key_and_value is not None:
                     self.scalars[f"{name}[{key_and_value[0]}]"] = key_and_value[1]
             return
-        before = self._elements(name) or ()
-        self.arrays[name] = (*(before if appends else ()), *values)
-        self.scalars.pop(name, None)
+        whole = self.scalars.pop(name, None)
+        if not appends or name not in self.arrays:
+            self.arrays[name] = [whole] if appends and whole is not None else []
+        self.arrays[name] += values
 
     def known(self, name: str) -> Value | None:
         """The value of a scalar, of an array's first element or of `NAME[index]`; None where the script sets none."""
         if name in self.scalars:
             return self.scalars[name]
+        if (arguments := self.arrays.get("@")) is not None:
+            if name == "#":
+                return Value((Run(str(len(arguments)), 0),))
+            if name.isdigit() and name != "0":
+                return arguments[int(name) - 1] if int(name) <= len(arguments) else None
         array, _, index = name.removesuffix("]").partition("[")
         elements = self._elements(array) or ()
         if not _INDEX.fullmatch(index):
@@ -234,9 +253,9 @@ class Variables:
         place = int(index or 0) + (len(elements) if index.startswith("-") else 0)
         return elements[place] if 0 <= place < len(elements) else None
 
-    def _elements(self, name: str) -> tuple[Value, ...] | None:
+    def _elements(self, name: str) -> list[Value] | None:
         """Elements of an array, or the one value; none of what is unset; None where the script doesn't say."""
-        return (self.scalars[name],) if name in self.scalars else self.arrays.get(name)
+        return [self.scalars[name]] if name in self.scalars else self.arrays.get(name)
 
     def number(self, expression: str, offset: int) -> int | None:
         """The value of an arithmetic expression; None where it rests on something unknown.
@@ -254,6 +273,7 @@ class Variables:
             text = value.text.strip()
             return int(text) if text.removeprefix("-").isdigit() and len(text) <= 20 else None
 
+        self.work(10 * len(expression))
         try:
             return evaluate(expression, value_of)
         except UnknownOperandError:
@@ -265,6 +285,7 @@ class Variables:
             raise self.source.error(offset, Message("common.place", place="((...))", message=error.args[0])) from error
 
     def _expanded(self, parts: tuple[Part, ...], builder: WordBuilder) -> list[Value]:
+        self.work(10 + 10 * len(parts))
         for part in parts:
             self._expand(part, builder)
         return self._count(builder.finish())
@@ -329,16 +350,19 @@ class Variables:
             return [value]
         array = "@" if part.name.isdigit() and part.name != "0" else part.name.partition("[")[0]
         elements = self._elements(array)
+        self.work(10 * len(elements or ()) if part.every else 0)
         return None if elements is None else [*elements] if part.every else []
 
     def _length(self, part: Parameter, values: list[Value]) -> Value:
         """Number of elements, or of characters."""
+        self.work(10 * len(values))
         whole = joined(values)
         hole = f"${{#{part.name}}}" if whole.unknown and not part.every else ""
         return Value((Run("" if hole else str(len(values if part.every else whole.text)), part.offset, hole),))
 
     def _slice(self, part: Parameter, values: list[Value]) -> list[Value]:
         """Elements, or characters, from an offset on: all, or as many as the length says."""
+        self.work(10 * len(values))
         (operand,), text = self._expanded(part.operand, WordBuilder(splits=False)), joined(values).text
         hole = Value((Run("", part.offset, f"${part.name}"),))
         bounds = [self.number(word, part.offset) if word.strip() else 0 for word in operand.text.split(":", 1)]
@@ -356,9 +380,7 @@ class Variables:
         return elements[start:end] if part.every else [Value((Run(text[start:end], part.offset),))]
 
     def _count(self, values: list[Value]) -> list[Value]:
-        self._spent += sum(value.size for value in values)
-        if self._spent > MAX_EXPANDED:
-            raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_EXPANDED:,}"))
+        self.work(sum(value.size for value in values))
         return values
 
 

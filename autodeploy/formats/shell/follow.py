@@ -71,9 +71,10 @@ def _all(words: list[Value]) -> bool | None:
 
 
 def _one(words: list[Value]) -> bool | None:
-    if words and words[0].text == "!":
-        result = _one(words[1:])
-        return None if result is None else not result
+    negations = next((index for index, word in enumerate(words) if word.text != "!"), len(words))
+    if negations:
+        result = _one(words[negations:])
+        return None if result is None else result == (negations % 2 == 0)
     if any(word.unknown for word in words) or any(word.text in {"(", ")"} for word in words):
         return None
     texts = [word.text for word in words]
@@ -226,6 +227,8 @@ class _Follower:
                 if value.unknown:
                     return None
                 glob += value.text
+        # Each star goes over the word.
+        self.variables.work(10 + 10 * len(pattern.parts) + len(glob) + (glob.count("*") + 1) * len(word.text))
         return fnmatchcase(word.text, glob)
 
     def _command(self, command: Command) -> bool | None:
@@ -272,7 +275,7 @@ class _Follower:
             self._set_arguments(words[2:], command.offset)
         elif name == "shift" and "@" in self.variables.arrays:
             steps = int(words[1].text) if len(words) > 1 and words[1].text.isdigit() else 1
-            self._set_arguments(list(self.variables.arrays["@"][steps:]), command.offset)
+            self._set_arguments(self.variables.arrays["@"][steps:], command.offset)
         elif words:
             self.followed.commands.append((command.offset, words))
         return name == "true" or (False if name == "false" else None)
@@ -302,6 +305,8 @@ class _Follower:
             places = (str(number) for number in range(1, max(numbers) + 1))
             runs = (Run(given.get(place, ""), 0, "" if place in given else f"${place}") for place in places)
             self._set_arguments([Value((run,)) for run in runs], 0)
+            for place in map(str, numbers):
+                self.variables.scalars.pop(place)
 
     def _runs_other(self, words: list[Value], offset: int) -> bool:
         """Follows what a command reads or starts: another script, or a text; false where it does neither."""
@@ -339,6 +344,7 @@ class _Follower:
             else:
                 text += run.text
         source = self.followed.source
+        self.variables.work(len(text) + len(source.text) // 100)
         source.append(text, line_of(source.place(offset)))
         return source.script()
 
@@ -361,7 +367,8 @@ class _Follower:
         """A shell of its own, which sees what is exported and its own arguments, and leaves nothing behind."""
         variables, functions = self.variables, self._functions
         scalars, arrays = variables.scalars, variables.arrays
-        exported = {name: value for name, value in scalars.items() if name in self._fixed}
+        self.variables.work(len(self.followed.environment) + len(self._holes))
+        exported = {name: scalars[name] for name in self._fixed if name in scalars}
         variables.scalars = exported | self.followed.environment | self._holes
         variables.arrays, self._functions = {}, {}
         self._call(statements, arguments, offset)
@@ -377,30 +384,21 @@ class _Follower:
 
     def _call(self, body: Sequence[Statement], arguments: list[Value], offset: int) -> bool | None:
         """A function or script with its own `$1`, `$@` and `$#`; those of the caller are back afterwards."""
-        scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
-        arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
+        arrays = self.variables.arrays
+        before = {name: arrays[name] for name in ARGUMENTS if name in arrays}
         self._set_arguments(arguments, offset)
         status = self._nested(body, offset)
-        self._forget_arguments()
-        self.variables.scalars |= scalars
-        self.variables.arrays |= arrays
+        for name in ARGUMENTS:
+            self.variables.arrays.pop(name, None)
+        self.variables.arrays |= before
         return status
 
     def _set_arguments(self, arguments: list[Value], offset: int) -> None:
         if len(arguments) > MAX_ARGUMENTS:
             raise self.followed.source.error(offset, Message("field_fault.at_most_entries", bound=f"{MAX_ARGUMENTS:,}"))
-        self._forget_arguments()
-        for index, argument in enumerate(arguments, start=1):
-            self.variables.scalars[str(index)] = argument
-        self.variables.scalars["#"] = Value((Run(str(len(arguments)), offset),))
+        self.variables.work(10 * len(arguments))
         for name in ARGUMENTS:
-            self.variables.arrays[name] = tuple(arguments)
-
-    def _forget_arguments(self) -> None:
-        for name in [key for key in self.variables.scalars if key.isdigit() or key == "#"]:
-            del self.variables.scalars[name]
-        for name in ARGUMENTS:
-            self.variables.arrays.pop(name, None)
+            self.variables.arrays[name] = arguments
 
     def _assign(self, command: Command, *, exports: bool) -> None:
         """Assignments before a command are the command's environment: they are read like exports."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from autodeploy.formats.shell.values import (
@@ -73,7 +74,7 @@ class WordReader:
     def place(self, offset: int) -> tuple[int, int, str]:
         """Line and column, both from 1, and the name of the file where it is another one than the script itself."""
         line = bisect_right(self._starts, offset)
-        before, file = next(each for each in reversed(self._files) if each[0] < line)
+        before, file = self._files[bisect_left(self._files, line, key=itemgetter(0)) - 1]
         return line - before, offset - self._starts[line - 1] + 1, file
 
     def error(self, offset: int, message: str, hint: str = "") -> SpecError:
