@@ -273,7 +273,7 @@ def _refuse_taken_address(settings: Settings) -> None:
 
 
 def address_of(settings: Settings, port: int) -> str:
-    """Where a browser on this machine finds the pages."""
+    """Address of the pages for a browser on this machine."""
     host = settings.host
     try:
         number = ipaddress.ip_address(host)
@@ -288,7 +288,7 @@ def address_of(settings: Settings, port: int) -> str:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How uvicorn serves the app, with as many connections as the process may have files for."""
+    """Configuration of uvicorn, with as many connections as the process may have files for."""
     room = make_room(settings)
     return uvicorn.Config(
         app,

@@ -110,7 +110,7 @@ def _level_s(
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How unevenly tokens are routed, and how often a token is sent.
+    """Unevenness of the routing of tokens, and how often a token is sent.
 
     imbalance : max / mean tokens over ranks of the group [ratio].
     node_imbalance : the same over instances of the outermost tier, whose ranks share what enters it when copies are

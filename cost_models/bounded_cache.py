@@ -1,4 +1,4 @@
-"""What is computed once and kept, the least recently used given up first: by number, and by the bytes of its arrays.
+"""Cache of results, the least recently used given up first: by number, and by the bytes of its arrays.
 
 Parameters
 ----------

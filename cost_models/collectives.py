@@ -169,7 +169,7 @@ def _steps(tier: Tier, fan_out: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class GatherRate:
-    """What an all-gather over a group takes: seconds per byte of its output, and what it takes before any byte [n]."""
+    """Cost of an all-gather over a group: seconds per byte of its output, and those before any byte [n]."""
 
     s_per_byte: Floats
     latency_s: Floats

@@ -47,7 +47,7 @@ class Compiled(Generic[Given, Found]):
 
     @property
     def _numba_type_(self) -> Any:
-        """What numba asks a value for that compiled code names: here a function that it may call."""
+        """Type by which compiled code knows a name: here a function that it may call."""
         return self._machine_code._numba_type_  # type: ignore[attr-defined]
 
 

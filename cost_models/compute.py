@@ -70,7 +70,7 @@ def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: flo
 
 @dataclass(frozen=True, slots=True)
 class ComputeRates:
-    """What one device reaches. Numbers may be arrays (candidate first), so that a fit can vary them.
+    """Rates of one device. Numbers may be arrays (candidate first), so that a fit can vary them.
 
     peak_flops : matrix (cube, tensor core) peak in the run's number format [FLOP/s].
     wide_peak_flops : that of 16 bits, in which attention and the output head stay when linear layers run in 8; None:
@@ -123,7 +123,7 @@ class ComputeRates:
 
     @property
     def widening(self) -> Number:
-        """How many times faster the run's number format is than 16 bits."""
+        """Speed of the run's number format against 16 bits (ratio)."""
         return 1.0 if self.wide_peak_flops is None else np.asarray(self.peak_flops) / self.wide_peak_flops
 
     @property
@@ -280,7 +280,7 @@ def grouped_gemm_s(
 
 
 def attention_saturation(head_dim: Number, seq: Number, rates: ComputeRates) -> Floats:
-    """How much of the long-sequence rate at head dimension 128 flash attention keeps at this shape (fraction).
+    """Share of the long-sequence rate at head dimension 128 that flash attention keeps at this shape (fraction).
 
     The softmax runs on vector units per score, whatever the head dimension: d / (d + d_half) relative to d = 128.
     Short sequences leave blocks of the causal triangle partly filled: s / (s + s_half).

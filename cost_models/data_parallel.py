@@ -1,4 +1,4 @@
-"""What data parallelism adds to a step: gradient reduction, optimizer, parameter gathering.
+"""Cost of data parallelism in a step: gradient reduction, optimizer, parameter gathering.
 
 Parameters
 ----------

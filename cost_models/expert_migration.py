@@ -37,7 +37,7 @@ WEIGHT_BYTES, STATE_BYTES = 2.0, 12.0  # of a parameter: BF16; FP32 copy and two
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What migration leaves, means over time and layers unless said otherwise.
+    """Imbalance that migration leaves, means over time and layers unless said otherwise.
 
     imbalance : max / mean over ranks [ratio]. node_imbalance : the same over nodes [ratio].
     peak_imbalance : the largest over time, mean over layers: it sizes memory [ratio].
@@ -73,7 +73,7 @@ def heaviest_first(loads: Floats) -> Ints:
 
 @compiled
 def _filled(loads: Floats, order: Ints, nodes: int, inside: int) -> Ints:
-    """Which of nodes x inside ranks, each with equally many slots, takes each load [n, items], in the given order.
+    """Node of x inside ranks, each with equally many slots, that takes each load [n, items], in the given order.
 
     It is the node with the least load among those with a free slot, and there the rank; of equals the first.
     """
@@ -143,7 +143,7 @@ class _Predicted:
 
 
 def _seen(series: LoadSeries) -> Floats:
-    """What a prediction learns from."""
+    """Loads that a prediction learns from."""
     return series.loads if series.foreseen is None or len(series.loads) < 2 else series.foreseen
 
 

@@ -1,4 +1,4 @@
-"""How uneven the ranks of an expert group are: one family of loads behind a stated factor, in closed form.
+"""Unevenness of the ranks of an expert group: one family of loads behind a stated factor, in closed form.
 
 The logarithm of an expert's load has a persistent part, which is the same in every micro batch, and a part of the
 documents that the group has at hand, which averages over them. On top, a rank receives a finite number of tokens. A
@@ -146,7 +146,7 @@ def spread_of(family: SkewFamily) -> Spread:
 
 
 def _crossing(value: Callable[[float], float], most: float) -> float:
-    """Where a growing function crosses zero between 0 and `most`; the upper end where it does not."""
+    """Zero of a growing function between 0 and `most`; the upper end where there is none."""
     low, high = 0.0, most
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0

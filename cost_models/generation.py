@@ -95,7 +95,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRates:
-    """What a device and an engine reach in generation. Numbers may be arrays, so that a fit can vary them.
+    """Rates of a device and an engine in generation. Numbers may be arrays, so that a fit can vary them.
 
     compute : of training, without fixed costs; `operand_fraction` is that at which a step's weights stream.
     expert_fraction : of the bandwidth, at which weights of touched experts stream [fraction]. cache_fraction : keys and

@@ -180,7 +180,7 @@ def recovered_run_time(
     recovery_loss_s: Number,
     write_s: Number = 0.0,
 ) -> RunTime:
-    """What a run takes where a share of the failures is recovered from without going back to a checkpoint.
+    """Time of a run where a share of the failures is recovered from without going back to a checkpoint.
 
     Parameters
     ----------

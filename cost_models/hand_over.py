@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """How the weights of a model lie on dies [n].
+    """Layout of a model's weights on dies [n].
 
     dense, experts : parameters of the model outside and inside routed experts [parameters]. tensor, pipeline : ranks
         that cut the dense part and the layers [ranks]. expert : ranks over which a layer's experts and their slices are
@@ -59,7 +59,7 @@ class WeightLayout:
 
 
 def colocated_bytes(trained: WeightLayout, generating: WeightLayout, nested: Number = 1.0) -> dict[str, Floats]:
-    """What a die receives so that it can generate, by route [B]; in the trained weights' format, cast on arrival.
+    """Bytes that a die receives so that it can generate, by route [B]; in the trained weights' format, cast on arrival.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def colocated_bytes(trained: WeightLayout, generating: WeightLayout, nested: Num
 
 
 def bytes_by_tier(received_bytes: Number, group: Group, copies: Number = 1.0) -> tuple[Floats, ...]:
-    """What a die receives over each tier, innermost first, of bytes spread over the other ranks of a group [B].
+    """Bytes that a die receives over each tier, innermost first, of bytes spread over the other ranks of a group [B].
 
     copies : dies within one instance of the outermost tier that need the same: it enters once, and they pass it on.
 

@@ -154,7 +154,7 @@ def _draws(experts: int) -> tuple[Floats, Floats]:
 
 
 def _root(value: Callable[[float], float], start: float, most: float, within: float) -> float:
-    """Where a growing function crosses zero between 0 and `most`, to `within`; the nearer end where it does not.
+    """Zero of a growing function between 0 and `most`, to `within`; the nearer end where there is none.
 
     The end above it is looked for from `start` on, doubling. Between both ends: inverse quadratic interpolation through
     the last three points where they lie well, the middle elsewhere.

@@ -1,4 +1,4 @@
-"""Where the phases of a step run: all on the same devices, on two sets in turn, or on two sets at once.
+"""Placements of the phases of a step: all on the same devices, on two sets in turn, or on two sets at once.
 
 Phases overlap only where the placement says so. Each tells how much of it is exposed; that adds up to the step. All
 times are arrays [n], one value per layout.

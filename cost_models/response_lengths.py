@@ -1,4 +1,4 @@
-"""How long responses are: a few lengths with their shares, and what the responses of one prompt have in common.
+"""Lengths of responses: a few with their shares, and the correlation of responses of one prompt.
 
 A histogram stands for itself, a truncated lognormal by its quantiles, so that nothing is drawn at random and a plan can
 be repeated. Everything that `rollout.py` needs of a distribution follows from the shares.
@@ -163,7 +163,7 @@ def equal_lengths(tokens: float) -> Lengths:
 
 @dataclass(frozen=True, eq=False)
 class Likeness:
-    """What `group_size` responses of one prompt on one rank have in common, by the stretches of `Lengths` [Q].
+    """Correlation of `group_size` responses of one prompt on one rank, by the stretches of `Lengths` [Q].
 
     variance, covariance : of lengths: of a response, between two of a prompt [tokens^2].
     independent : of the logarithm that all have ended, the part that as many independent responses would have [ratio].
@@ -187,7 +187,7 @@ class Likeness:
 
 @lru_cache(maxsize=64)
 def likeness(lengths: Lengths, correlation: float, group_size: int) -> Likeness:
-    """How alike the responses of a prompt are.
+    """Correlation of the responses of a prompt.
 
     Parameters
     ----------

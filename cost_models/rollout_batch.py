@@ -32,7 +32,7 @@ LEAST = 1e-300
 
 @dataclass(frozen=True)
 class Engines:
-    """What generates, by layout [n].
+    """Engines of generation, by layout [n].
 
     responses : of one rank in a step, the fullest one's where they do not divide [responses]. slots : that a rank runs
         at once [responses].

@@ -164,7 +164,7 @@ class Packing:
 
 @lru_cache(maxsize=64)
 def packing(lengths: Lengths, prompt_tokens: float, capacity: float | None, samples: int) -> Packing:
-    """How the samples of an update are packed.
+    """Packs of the samples of an update.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a client sees, each [n].
+    """Service as a client measures it, each [n].
 
     tpot_s : mean time between a request's tokens [s]. ttft_s : to its first, waiting included [s].
     running : requests that decode at once on a data-parallel rank [requests]. tokens_per_s : output of the rank.
@@ -67,7 +67,7 @@ def served(
     prefill_batch_tokens: float | None = None,
     together: Number = 0.0,
 ) -> Service:
-    """What clients measure who keep `concurrency` requests in flight on one data-parallel rank [n].
+    """Measurements of clients that keep `concurrency` requests in flight on one data-parallel rank [n].
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ MAX_YAML_DEPTH = 20
 
 
 def load_bounded_yaml(text: str) -> Any:
-    """What a text holds.
+    """Contents of a text.
 
     Raises
     ------

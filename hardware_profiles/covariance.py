@@ -1,4 +1,4 @@
-"""How well a fit knows the numbers of a profile: the covariance of the logarithms of its factors."""
+"""Covariance of a fit's knowledge of a profile: that of the logarithms of its factors."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyTerm:
-    """What one named efficiency means.
+    """Meaning of one named efficiency.
 
     `unit` is "fraction" (of the peak named in `meaning`, 0 < value <= `upper`), a count, a "ratio" to another number of
     the profile, or the unit of a half-saturation size: the size x_half in 1 / (1 + x_half / x), at which half of the

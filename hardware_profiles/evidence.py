@@ -1,4 +1,4 @@
-"""What the runs of one cluster have shown beyond its fitted numbers: how far memory was off, how far times scatter."""
+"""Evidence of the runs of one cluster beyond its fitted numbers: how far memory was off, how far times scatter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LogRatio = Annotated[float, Field(ge=-MOST_LOG, le=MOST_LOG)]
 
 
 class MemorySeen(BaseModel):
-    """What one run said of its peak of memory, as log(met / predicted).
+    """Evidence of one run on its peak of memory, as log(met / predicted).
 
     `family`, `configuration`: digests of the family of its model and of how it ran, so that an overlay names neither.
     `at_least`: it ran out of memory, so that the ratio is at least this; else it is `log_ratio`.
@@ -38,7 +38,7 @@ class MemorySeen(BaseModel):
 
 
 class AlikeRuns(BaseModel):
-    """What timed runs leave uncertain about plans whose ranks have the same work, as a rehearsal's have its plan's.
+    """Uncertainty that timed runs leave about plans whose ranks have the same work, as a rehearsal's have its plan's.
 
     `work`: digest of it. `covariance`: of the fitted factors, as far as repeats of these runs and the work of other
     runs leave them uncertain, and of numbers that no fit has with what the runs told of them. `absorbed`: by how much

@@ -1,4 +1,4 @@
-"""What devices and engines reach in generation: one YAML a system beside its profile, and what was fitted to records.
+"""Rates of devices and engines in generation: one YAML a system beside its profile, and what was fitted to records.
 
 Numbers of generation stand apart from the profile's efficiencies, so that no plan of pre-training changes with them.
 Each has unit, kind, source and an 80 % interval. A system without a file takes that of its family, else of its vendor,
@@ -30,7 +30,7 @@ FOLDER = files("hardware_profiles") / "data" / "generation"
 
 @dataclass(frozen=True, slots=True)
 class GenerationTerm:
-    """What one number means: its unit ("fraction", "ratio" or "us") and how high it can be."""
+    """Meaning of one number: its unit ("fraction", "ratio" or "us") and how high it can be."""
 
     meaning: str
     unit: str

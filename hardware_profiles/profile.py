@@ -191,7 +191,7 @@ class Profile:
 
     @property
     def vendor(self) -> str:
-        """Who makes it, in lower case."""
+        """Vendor, in lower case."""
         return self.document.vendor.lower()
 
     @property
@@ -211,7 +211,7 @@ class Profile:
 
     @property
     def mfu_peak_note(self) -> str:
-        """Which peak MFU is counted against, and why."""
+        """Peak that MFU is counted against, and why."""
         return self.document.mfu_peak_note
 
     @cached_property
@@ -314,7 +314,7 @@ class Profile:
 
     @property
     def covariance(self) -> Covariance | None:
-        """How uncertain the fitted numbers are together; None where none were fitted."""
+        """Joint uncertainty of the fitted numbers; None where none were fitted."""
         return self.document.covariance
 
     @cached_property

@@ -48,7 +48,7 @@ def find_quantity(table: Mapping[str, Quantity], path: str) -> Quantity:
 
 
 def unknown_path_hint(table: Iterable[str], path: str) -> str:
-    """What the writer of an unknown dotted path may have meant."""
+    """Likely meaning of an unknown dotted path."""
     paths = list(table)
     leaf = path.rsplit(".", 1)[-1]
     same_leaf = [candidate for candidate in paths if candidate.rsplit(".", 1)[-1] == leaf]

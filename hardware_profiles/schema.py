@@ -44,7 +44,7 @@ FIELDS_ERROR = "fields"
 
 
 class Finding(NamedTuple):
-    """What is wrong with one field: its location below the model that checks, the message and a hint."""
+    """Fault of one field: its location below the model that checks, the message and a hint."""
 
     location: tuple[str | int, ...]
     message: str
@@ -134,7 +134,7 @@ Nodes = Annotated[Quantity, AfterValidator(_quantity_in("nodes", high=65536, who
 
 
 class Source(Document):
-    """Where numbers come from; `secondary`: read in notes or news about the original, not in the original."""
+    """Source of numbers; `secondary`: read in notes or news about the original, not in the original."""
 
     title: Text
     url: Annotated[str, Field(max_length=2000)] | None = None
@@ -280,7 +280,7 @@ class EnvironmentVariable(Document):
 
 
 class JobSelector(Document):
-    """What an AscendJob says to get nodes of this chip: label `ring-controller.atlas` and node selector."""
+    """Selectors of an AscendJob for nodes of this chip: label `ring-controller.atlas` and node selector."""
 
     label: Text
     accelerator_type: Text
@@ -301,7 +301,7 @@ class RecordNames(Document):
 
 
 class CalibrationOrigin(Document):
-    """Where the shipped efficiencies of a system come from.
+    """Source of the shipped efficiencies of a system.
 
     `fitted`: records of its own. `factors_of`: the profile whose fitted factors it takes over. `spread_of`: the family
     whose errors its predictions are given.

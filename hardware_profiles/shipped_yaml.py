@@ -10,7 +10,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_shipped_yaml(text: str) -> Any:
-    """What a shipped text holds.
+    """Contents of a shipped text.
 
     libyaml reads YAML 1.1, ruamel.yaml 1.2; a test holds that every shipped file means the same in both.
     """

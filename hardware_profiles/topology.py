@@ -35,7 +35,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GroupPlacement:
-    """Where the groups of each candidate lie. Arrays over candidates; tiers on the last axis, innermost first.
+    """Placement of the groups of each candidate. Arrays over candidates; tiers on the last axis, innermost first.
 
     `ranks_t` [..., n_tiers]: members of a group within one instance of tier t. Each entry divides the next; the last
     is the group's size.

@@ -1,4 +1,4 @@
-"""What is wrong with a YAML text and where, said to a person who did not write a YAML parser."""
+"""Faults of a YAML text and their place, for a person who did not write a YAML parser."""
 
 from __future__ import annotations
 

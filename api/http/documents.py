@@ -47,7 +47,7 @@ def _staleness(stale: bool | None) -> dict[str, bool | None]:
 
 
 class QueueDocument(BaseModel):
-    """Where a search waits; times in seconds of this machine, null where nothing is known or nobody runs searches."""
+    """Place in the queue; times in seconds of this machine, null where nothing is known or nobody runs searches."""
 
     position: Annotated[int, Field(ge=1, description="1 is the next: keys take turns, short searches go first")]
     waiting: Annotated[int, Field(ge=1, description="searches that wait, of all keys")]
@@ -175,7 +175,7 @@ Tag = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Annotations(BaseModel):
-    """What people add to a search. A key that is absent stays as it is."""
+    """Annotations of a search by people. A key that is absent stays as it is."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -245,7 +245,7 @@ class SchemaList(BaseModel):
 
 
 class Version(BaseModel):
-    """What answers."""
+    """Version of the service."""
 
     name: str
     version: str
@@ -345,7 +345,7 @@ class DeliveryList(BaseModel):
 
 
 class WebhookSecret(BaseModel):
-    """What the webhooks of one team are signed with."""
+    """Secret that signs the webhooks of one team."""
 
     team: str
     secret: str

@@ -1,4 +1,4 @@
-"""Which language a page speaks, and its texts."""
+"""Language of a page, and its texts."""
 
 from __future__ import annotations
 

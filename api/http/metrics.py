@@ -109,7 +109,7 @@ class _Calls(_Quiet):
 
 
 class StoredNumbers(_Quiet):
-    """What the database says. While it is away only that is said."""
+    """Numbers of the database. While it is away only that is said."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

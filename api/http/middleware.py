@@ -158,7 +158,7 @@ def _route_template(scope: Scope) -> str:
 
 
 def _matches(routes: Iterable[Any], scope: Scope) -> Iterator[tuple[Match, str]]:
-    """How each route fits, those of included routers one by one."""
+    """Matches of each route, those of included routers one by one."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         if inner is not None:

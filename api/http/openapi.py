@@ -236,7 +236,7 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _add_access(document: dict[str, Any], *, with_keys: bool) -> None:
-    """What any operation may answer, health less than others; and the key that it takes where this server asks."""
+    """Answers of any operation, fewer for health; and the key that it takes where this server asks."""
     from api.http.access import OPEN_PATHS
     from api.http.problems import responses
 

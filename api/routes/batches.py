@@ -61,5 +61,5 @@ async def get_batch(services: ServicesDep, batch_id: BatchId) -> BatchDocument:
     responses=responses(404, 422, 503, 507),
 )
 def cancel_batch(services: ServicesDep, batch_id: BatchId) -> BatchDocument:
-    """What is finished stays; what waits stops at once, what runs soon. Cancelling twice is no error."""
+    """Cancels what is not finished: what waits stops at once, what runs soon. Cancelling twice is no error."""
     return BatchDocument.of(services.batches.cancel(batch_id))

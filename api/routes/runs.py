@@ -267,7 +267,7 @@ async def delete_run(request: Request, services: ServicesDep, run_id: RunId) -> 
 
 @router.get("/clusters", operation_id="list_clusters", summary="Clusters with an overlay", responses=responses(503))
 def list_clusters(services: ServicesDep) -> ClusterList:
-    """What searches on each cluster start from unless a spec says `overlay: none`."""
+    """Overlays that searches on each cluster start from unless a spec says `overlay: none`."""
     return ClusterList(items=[ClusterDocument.of(view) for view in services.runs.clusters()])
 
 

@@ -1,4 +1,4 @@
-"""What the accuracy page says: published runs, this installation's ledger, its clusters and profiles of steps."""
+"""Contents of the accuracy page: published runs, this installation's ledger, its clusters and profiles of steps."""
 
 from __future__ import annotations
 

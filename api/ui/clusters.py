@@ -85,7 +85,7 @@ def _number(text: str) -> float | str:
 
 
 def clusters_context(comparison: ClusterComparison | None, lang: Language) -> dict[str, Any]:
-    """What the page shows of an answer: its sentences, its table and its picture."""
+    """Context of an answer's page: its sentences, its table and its picture."""
     if comparison is None:
         return {"cluster_lines": [], "cluster_table": None, "charts": {}}
     titles = [answer.offer.title for answer in comparison.clusters]

@@ -111,7 +111,7 @@ def sentence(text: str) -> str:
 
 
 def product_name(name: str) -> str:
-    """How a framework writes its own name."""
+    """Spelling of a framework's name by itself."""
     return title_of(name)
 
 

@@ -67,7 +67,7 @@ START_SEQUENCES = 40
 
 
 def choices_of(profile: ProfileRow, words: Mapping[str, str]) -> dict[str, Any]:
-    """What the form offers for a profile: its chip grades, and cards and batch to start with."""
+    """Choices of the form for a profile: its chip grades, and cards and batch to start with."""
     cards = profile.npus_per_node * (profile.supernode_nodes or START_NODES)
     return {
         "devices": profile.devices,
@@ -163,7 +163,7 @@ def _named(products: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 def start_values(form: tuple[Section, ...], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What stands in each field: what was typed, or what it starts with."""
+    """Values of each field: what was typed, or what it starts with."""
     fields = [field for _, members in form for field in members]
     return {f.pointer: f.value if given is None else str(given.get(f.pointer, "")).strip() for f in fields}
 

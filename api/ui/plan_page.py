@@ -58,7 +58,7 @@ class Condition:
 
 
 def conditions_of(plan: Plan, spec: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """What of the work and the cluster can be turned; nothing of post-training, whose lengths say it all."""
+    """Conditions of the work and the cluster that can be turned; none of post-training, whose lengths say it all."""
     training, strategy = spec["training"], plan.strategy
     if training.get("rl"):
         return ()

@@ -220,7 +220,7 @@ def stage_rows(timeline: PipelineTimeline) -> tuple[StageRow, ...]:
 
 
 def timeline_lead(timeline: PipelineTimeline, lang: Language) -> str:
-    """How large the pipeline is and when it ends."""
+    """Size of the pipeline and its end."""
     return texts(lang)["plan.timeline_lead"].format(
         stages=timeline.pp,
         micro_batches=count(timeline.micro_batches),
@@ -300,7 +300,7 @@ def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
 @router.get("/plans/{plan_id}/stages")
 @slowly
 def stages(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
-    """What each stage of the simulated pipeline does with its time."""
+    """Time of each stage of the simulated pipeline."""
     shown_stages, lang = views.stages(view), language_of(request)
     if shown_stages is None:
         return unknown(request, texts(lang)["plan.no_timeline"])
@@ -326,7 +326,7 @@ def timeline(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
 @router.get("/plans/{plan_id}/operators")
 @slowly
 def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
-    """Where the time of a plan goes, down to the operators of each kind of layer."""
+    """Time of a plan, down to the operators of each kind of layer."""
     lang, report = language_of(request), views.operators(view)
     tables = [
         (
@@ -514,7 +514,7 @@ def annotate(request: Request, search_id: str, values: OwnForm, views: ViewsOfAp
 @router.post("/new/read")
 @slowly
 def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONResponse:
-    """What a pasted file says, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
+    """Reading of a pasted file, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
     lang = language_of(request)
     try:
         imported, doubtful = views.read_text(values.get("spec", ""), values)

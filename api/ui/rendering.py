@@ -221,7 +221,7 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
 
 
 def data(request: Request, value: Any) -> JSONResponse:
-    """What a script of a page asks for, as JSON."""
+    """JSON for a script of a page."""
     return _compressed(request, JSONResponse(value, headers={"Cache-Control": "no-cache", "Vary": HEADERS["Vary"]}))
 
 
@@ -253,7 +253,7 @@ def make_ready(services: Services) -> None:
 
 
 def warm_up() -> None:
-    """What pages read, whichever planner computes."""
+    """Reads what pages need, whichever planner computes."""
     for name in list_profiles():
         load_profile(name)
     load_rules()

@@ -176,7 +176,7 @@ def profiles(request: Request, views: ViewsOfApp) -> HTMLResponse:
 
 @router.get("/hardware")
 def hardware(request: Request) -> RedirectResponse:
-    """What the pages call hardware is found under its name too."""
+    """Page of hardware, under that name too."""
     return see(request, "/profiles", status=308)
 
 
@@ -192,7 +192,7 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
 
 @router.get("/accuracy")
 def accuracy(request: Request, views: ViewsOfApp, after: str | None = None, cluster: str | None = None) -> HTMLResponse:
-    """How true predictions are: on published runs, and on this installation's own."""
+    """Truth of predictions: on published runs, and on this installation's own."""
     ledger = views.runs(cluster or None, after or None)
     clusters = [view for view in views.clusters() if cluster in {None, "", view.cluster}]
     moved = {view.cluster: views.reranked_of_cluster(view.cluster) for view in clusters}

@@ -1,4 +1,4 @@
-"""What the pages say of the run of weeks: its figures, where its days go, its phases and what it assumes."""
+"""Texts of the run of weeks: its figures, where its days go, its phases and what it assumes."""
 
 from __future__ import annotations
 

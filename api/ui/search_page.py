@@ -62,7 +62,7 @@ FILTERED = ("tp", "pp", "cp", "ep")
 
 
 class Numbers(NamedTuple):
-    """What a point shows beside its axes: replicas, cards, seconds of a step, GiB on the card and MFU as a share."""
+    """Numbers of a point beside its axes: replicas, cards, seconds of a step, GiB on the card and MFU as a share."""
 
     dp: int
     num_npus: int
@@ -166,7 +166,7 @@ def _short(value: float) -> float:
 
 # What pages say of a plan of reinforcement learning, beyond one of pre-training.
 def rl_context(plan: Plan | None, lang: Language) -> dict[str, Any]:
-    """What the template of its card reads; nothing of other plans."""
+    """Context of the template of its card; nothing of other plans."""
     if plan is None or plan.rl is None:
         return {"rl": None}
     return {"rl": plan.rl, "rl_told": rl_lines(plan, lang), "rl_phase": partial(phase_name, lang=lang)}
@@ -269,7 +269,7 @@ def axes(strategy: Strategy, lang: Language) -> tuple[tuple[str, int, str], ...]
 
 
 def times_faster(plan_set: PlanSet) -> float | None:
-    """How many steps of the best plan the reference takes for one; None where it is not clearly slower.
+    """Steps of the best plan in the time of one of the reference; None where it is not clearly slower.
 
     Nothing is called faster that is predicted slower than a measured run of the same model and cluster.
     """
@@ -288,7 +288,7 @@ def shown_plans(plan_set: PlanSet) -> tuple[Plan, ...]:
 
 
 def fates(plan_set: PlanSet) -> tuple[Share, ...]:
-    """What became of the candidates; rules are keyed `rejected:<rule>`, the most frequent first."""
+    """Numbers of candidates by outcome; rules are keyed `rejected:<rule>`, the most frequent first."""
     counts = plan_set.counts
     amounts = [(REJECTED + rule, n) for rule, n in sorted(counts.rejected.items(), key=lambda r: (-r[1], r[0]))]
     amounts += [("too_big", counts.too_big), ("pruned", counts.pruned), ("solved", counts.solved)]
@@ -410,7 +410,7 @@ def columns(plan_set: PlanSet) -> dict[str, str]:
 
 
 def expected(plan: Plan) -> str | None:
-    """What to expect of a step, where it reads otherwise than the prediction."""
+    """Expectation of a step, where it reads otherwise than the prediction."""
     if plan.expected_step_time_s is None:
         return None
     text = formats.seconds(plan.expected_step_time_s)
@@ -418,7 +418,7 @@ def expected(plan: Plan) -> str | None:
 
 
 def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
-    """What plans are ranked by and rest on, what is faster on paper, and what the best is compared with."""
+    """Basis of the ranking, plans that are faster on paper, and the comparison of the best."""
     best = plan_set.plans[0] if plan_set.plans else None
     fastest, reference = other_fastest(plan_set), plan_set.reference
     return {

@@ -1,4 +1,4 @@
-"""What the pages ask of the services: the one place that knows how these are called."""
+"""Questions of the pages to the services: the one place that knows how these are called."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class Views:
         return self.submit(self._services.read(pasted_document, text, beside or {})[0], sure=sure)
 
     def read_text(self, text: str, beside: Mapping[str, str]) -> tuple[ImportResult, tuple[str, ...]]:
-        """What a pasted file says and what looks like a slip in it, if a search could be made of it.
+        """Contents of a pasted file and what looks like a slip in it, if a search could be made of it.
 
         Raises
         ------
@@ -264,11 +264,11 @@ class Views:
         return self._services.changed(view, spec, strategy)
 
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
-        """What speaks against a strategy; SpecError when it can't be run there."""
+        """Objections to a strategy; SpecError when it can't be run there."""
         return self._services.why_not(view, strategy)
 
     def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
-        """What the spec's target refuses of each strategy."""
+        """Refusals of each strategy by the spec's target."""
         return self._services.rules_broken(spec, strategies)
 
     def keep(self, view: PlanView, spec: Spec, plan: Plan) -> str:
@@ -281,11 +281,11 @@ class Views:
         return self._services.script(view, spec, plan, to)
 
     def operators(self, view: PlanView) -> OperatorReport:
-        """Where the time of a plan goes, down to operators."""
+        """Time of a plan, down to operators."""
         return self._services.operators(view)
 
     def ablate(self, view: PlanView) -> AblationReport:
-        """What each feature of a plan buys."""
+        """Gain of each feature of a plan."""
         spec = spec_of(view.plan_set.search)
         return self._services.ablate(spec.model_copy(update={"strategy": view.plan.strategy}))
 
@@ -294,7 +294,7 @@ class Views:
         return self._services.strategy_bounds(spec_of(plan_set.search), MAX_SAMPLED_STRATEGIES)
 
     def scale(self, plan_set: PlanSet) -> ScalingReport | None:
-        """How a finished search scales with its cards; None without a plan."""
+        """Scaling of a finished search with its cards; None without a plan."""
         if not plan_set.plans:
             return None
         return self._services.scale(spec_of(plan_set.search), plan_set.plans[0])
@@ -304,7 +304,7 @@ class Views:
         return self._services.compare([_storable_id(plan_id) for plan_id in plan_ids])
 
     def compare_clusters(self, values: Mapping[str, str]) -> ClusterComparison:
-        """What the training of a plan costs on the clusters of a sent form.
+        """Cost of a plan's training on the clusters of a sent form.
 
         Raises
         ------
@@ -358,7 +358,7 @@ class Views:
         return profile_page(load_profile(name))
 
     def export_formats(self, plan: Plan, profile: str) -> tuple[str, ...]:
-        """What a plan for the chips of a profile can be exported to."""
+        """Formats to which a plan for the chips of a profile can be exported."""
         strategy, vendor = plan.strategy, load_profile(profile).vendor if profile in list_profiles() else None
         parts, stages = strategy.tp * strategy.pp, strategy.pp
         return formats_of(

@@ -33,7 +33,7 @@ Named = tuple[str, "ClusterFile"]
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Where the files say otherwise than the profile: a key of section `command` and its blanks."""
+    """A difference of the files from the profile: a key of section `command` and its blanks."""
 
     key: str
     values: Mapping[str, object]
@@ -260,7 +260,7 @@ def _joined(profile: Profile, topology: NpuTopology, name: str, said: list[Disag
 def _collectives(
     profile: Profile, benchmarks: Sequence[tuple[str, MeasuredRun]], overlay: dict[str, Any], said: list[Disagreement]
 ) -> None:
-    """What collectives reach on each tier they cross, fitted through the formulas that plans are priced by."""
+    """Efficiency of collectives on each tier they cross, fitted through the formulas that plans are priced by."""
     points = [point for _, run in benchmarks for point in run.collectives]
     names = ", ".join(name for name, _ in benchmarks)
     node = cluster_topology(profile, num_npus=profile.npus_per_node)

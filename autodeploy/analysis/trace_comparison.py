@@ -83,7 +83,7 @@ class TracedOperator:
 
 @dataclass(frozen=True, slots=True)
 class TraceComparison:
-    """What the run did, a step; with a plan what it had said. Parts and peak are empty and None without one."""
+    """Measurements of a run, a step; with a plan its predictions. Parts and peak are empty and None without one."""
 
     profile: str
     parts: tuple[ComparedPart, ...]

@@ -54,7 +54,7 @@ def gemm_overlay(profile: Profile, rates: ComputeRates, points: Sequence[GemmPoi
 def collective_overlay(
     profile: Profile, machine: Machine, points: Sequence[CollectivePoint], source: str
 ) -> dict[str, Any]:
-    """What collectives reach on each tier that the measured groups cross.
+    """Efficiency of collectives on each tier that the measured groups cross.
 
     Parameters
     ----------

@@ -256,7 +256,7 @@ def _rows(runs: Sequence[ClusterRun]) -> list[_Row]:
 
 
 def overlay_with(profile: Profile, pinned: Overlay, moved: Iterable[Moved], source: str) -> Overlay:
-    """What benchmarks measured, and the parameters as far as they have moved."""
+    """Overlay of benchmarks and of the parameters as far as they have moved."""
     document = copy.deepcopy(pinned) | {"profile": profile.name}
     for section, numbers in overlay_numbers(profile, moved, kind="fitted", source=source).items():
         document[section] = {**document.get(section, {}), **numbers}

@@ -1,4 +1,4 @@
-"""What published runs say of each axis and feature of a plan and of its utilisation, and how much of an unproven gain
+"""Published runs of each axis and feature of a plan and of its utilisation, and how much of an unproven gain
 to believe.
 """
 
@@ -47,7 +47,7 @@ def realised_share() -> tuple[float, float]:
 
 
 def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
-    """What the timed runs of pre-training on chips of a family say of each axis and feature of a run.
+    """Timed runs of pre-training on chips of a family, for each axis and feature of a run.
 
     A run counts when it has the feature or the word, or the degree within a factor of two. What a run does not use (a
     degree of one, a schedule of one stage, a dispatcher of whole experts) needs no evidence: all runs count.
@@ -80,7 +80,7 @@ def proven_values(family: str, axis: str, values: Iterable[T]) -> list[T]:
 
 
 def named_by(axis: str, value: int | str) -> str:
-    """What names one thing that a run rests on: a degree its axis, a feature, schedule or dispatcher itself."""
+    """Name of one thing that a run rests on: a degree its axis, a feature, schedule or dispatcher itself."""
     return axis if isinstance(value, int) else value
 
 
@@ -96,7 +96,7 @@ def _shown(run: Mapping[str, Any], family: str) -> Iterator[tuple[str, int | str
 
 
 def _having(family: str, axis: str, value: int | str) -> npt.NDArray[np.bool_]:
-    """Which runs of the family's pool have the feature or the word, or the degree within a factor of two [runs]."""
+    """Runs of the family's pool that have the feature or the word, or the degree within a factor of two [runs]."""
     rows = _pool(family).rows
     return looked_up((family, axis, value), lambda _: np.array([counts(r, axis, value) for r in rows], dtype=bool))
 
@@ -109,7 +109,7 @@ def _pool(family: str) -> Neighbours:
 def _evidence(
     pool: Neighbours, far: npt.NDArray[np.float64], axis: str, value: int | str, marks: npt.NDArray[np.bool_]
 ) -> Evidence:
-    """What the runs say of one axis or feature; `far`: how unlike the run each of them is."""
+    """Evidence of the runs on one axis or feature; `far`: how unlike the run each of them is."""
     runs = int(marks.sum())
     if not len(far):
         return Evidence(axis=axis, value=value, runs=0)
@@ -191,7 +191,7 @@ class _Run:
 
 
 def evidence_of_generation(how: RlStrategy, family: str, *, moe: bool) -> tuple[Evidence, ...]:
-    """What runs on a family's chips, and on those whose errors its predictions take, say of placement and engine.
+    """Runs on a family's chips, and on those whose errors its predictions take, for placement and engine.
 
     Degrees count within a factor of two. A degree of one needs no evidence, and experts that every rank holds need
     none: all runs count. Serving counts for the engine, and not for where it stands beside training.

@@ -266,7 +266,7 @@ def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
 
 
 def meaning_of(row: Mapping[str, Any]) -> Message:
-    """What a number of a table means, in a person's language."""
+    """Meaning of a number of a table, in a person's language."""
     return Message.of_record(f"uncertain_number.{row.get('record', row['name'])}", row["meaning"])
 
 

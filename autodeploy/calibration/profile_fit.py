@@ -59,7 +59,7 @@ def noise_of(record: Record) -> float:
 
 
 def configuration_of(record: Record) -> str:
-    """What tells configurations apart: chip, stack and software band, shape of the model, layers of a stage, training
+    """Key of a configuration: chip, stack and software band, shape of the model, layers of a stage, training
     without the batch, and strategy.
 
     Rows that differ in devices, replicas or micro batches alone, and repeats, share it.
@@ -132,7 +132,7 @@ def fitted_together(profile_name: str) -> dict[str, Profile]:
 
 
 def source_of(calibration: Calibration) -> str:
-    """What the numbers of a fit come from."""
+    """Source of the numbers of a fit."""
     counts = Counter(record.cluster.profile for record in calibration.records)
     return f"MAP fit to {' and '.join(f'{n} records on {name}' for name, n in counts.items()) or 'no record'}"
 

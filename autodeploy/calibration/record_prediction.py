@@ -69,7 +69,7 @@ def memory_regime(record: Record) -> str:
 
 
 def memory_counts(record: Record) -> MemoryCounts:
-    """What a record's memory counts, from what it says, else from what its stack logs: as Megatron-LM does what is
+    """Scope of a record's memory, from what it says, else from what its stack logs: as Megatron-LM does what is
     allocated (training.py, report_memory), unless its document says otherwise.
     """
     if record.measured.memory_counts is not None:
@@ -267,7 +267,7 @@ ANY_FRAMEWORK = SearchSpec(target=UNRESTRICTED)
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says about a record's run.
+    """Prediction of a record's run.
 
     record : as it was priced, with a diagnosis of all that was read otherwise than written. memory_gib : of the fullest
         rank, counted as the record counts it. slopes : of log step time by log factors, where they were asked for.
@@ -341,7 +341,7 @@ def predict_record(
 
 
 def record_candidate(record: Record, ranks: int, vendor: str) -> Candidates:
-    """What a runnable record ran, as a batch of one candidate."""
+    """A batch of one candidate: the strategy of a runnable record."""
     strategy = record.strategy
     if strategy.moe_dispatcher is None:
         strategy = strategy.model_copy(update={"moe_dispatcher": release_of(record).dispatcher})

@@ -115,7 +115,7 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
 
 
 def numbers_of_memory(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
-    """What moves the peak of memory alone."""
+    """Numbers that move the peak of memory alone."""
     return tuple(_of_row(row, profile, context) for row in PRIOR_WIDTHS if row["of"] == "memory")
 
 

@@ -48,7 +48,7 @@ class Use:
 
 
 class _OfNumber(Document):
-    """What a number of a profile prices."""
+    """Prices that rest on a number of a profile."""
 
     profile: str
     kind: str
@@ -99,7 +99,7 @@ def uses_of(context: Context, candidate: Candidates) -> frozenset[Use]:
 
 
 def unmeasured(runs: Iterable[tuple[Profile, Profile, frozenset[Use]]]) -> UnmeasuredReport:
-    """What of all runs no measurement covers.
+    """Parts of all runs that no measurement covers.
 
     runs : the profile that each was predicted with, that profile's priors, and what the run uses.
     """
@@ -125,7 +125,7 @@ def unmeasured(runs: Iterable[tuple[Profile, Profile, frozenset[Use]]]) -> Unmea
 
 
 def measured_range(number: str, profile: Profile, prior: Profile) -> dict[str, tuple[float, float]] | None:
-    """Where a number of a profile was measured: by axis, {} where no range is stated; None where it was not.
+    """Range in which a number of a profile was measured: by axis, {} where no range is stated; None where it was not.
 
     A value fitted to whole runs keeps the range of the measured points that its curve was drawn through.
     """

@@ -199,7 +199,7 @@ def batch_of(records: Sequence[GenerationRecord], places: list[int], numbers: Ge
 
 
 def service_of(batch: Batch) -> Service:
-    """What clients of the records measure."""
+    """Service that clients of the records measure."""
     layouts = [record.generation for record in batch.records]
     first = layouts[0]
     replicas = batch.records[0].cluster.num_dies / first.tp

@@ -234,7 +234,7 @@ keys_app = typer.Typer(no_args_is_help=True)
 
 
 class KeyScope(StrEnum):
-    """What a key allows."""
+    """Rights of a key."""
 
     READ = "read"
     WRITE = "write"

@@ -190,7 +190,7 @@ def _from_runs(
 def _traced(
     folder: Path, profile: str, spec: Spec | None, plan: Plan | None, page: Path | None
 ) -> tuple[list[tuple[str, MeasuredRun]], Plan | None]:
-    """What a profiler's folder measured, compared on a page, and the plan that it ran, where one is said."""
+    """Measurements of a profiler's folder, compared on a page, and the plan that it ran, where one is said."""
     from autodeploy.analysis.trace_comparison import compare_trace, trace_page
     from autodeploy.cli.options import current_language
     from autodeploy.cli.output import write_report

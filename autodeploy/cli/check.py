@@ -62,7 +62,7 @@ class LaunchOptions:
         return launch_of(read_foreign(self.file, self.settings), self.cluster, self.device, self.num_npus)
 
     def on_server(self, server: str, ask: Callable[[Client, dict[str, Any]], Report], **more: Any) -> Report:
-        """What a server answers to the text of the file; `more` is the rest of the request."""
+        """Answer of a server to the text of the file; `more` is the rest of the request."""
         from autodeploy.cli.conversion import variables_of
         from autodeploy.cli.remote import connect
         from autodeploy.specs.text_files import read_text
@@ -101,7 +101,7 @@ _EXAMPLES = {"--min-mfu": "35%", "--max-slowdown": "5%"}
 
 
 class CheckFormat(StrEnum):
-    """How a check is shown."""
+    """Formats of a check."""
 
     TABLE = "table"
     JSON = "json"
@@ -209,7 +209,7 @@ def check(
 
 
 def _tell_doubts(report: CheckReport, lang: LanguageOption) -> None:
-    """What no prediction knows, on stderr: a form for machines is read by none who would see it there."""
+    """Gaps of every prediction, on stderr: a form for machines is read by none who would see it there."""
     from autodeploy.cli.output import talk
     from autodeploy.reports.check_report import unmodelled
 

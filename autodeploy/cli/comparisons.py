@@ -22,7 +22,7 @@ compare_app = typer.Typer()
 
 
 class CompareFormat(StrEnum):
-    """How a comparison is shown."""
+    """Formats of a comparison."""
 
     TABLE = "table"
     JSON = "json"

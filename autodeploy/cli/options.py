@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReportFormat(StrEnum):
-    """How a PlanSet is shown."""
+    """Formats of a PlanSet."""
 
     TABLE = "table"
     JSON = "json"
@@ -25,7 +25,7 @@ class ReportFormat(StrEnum):
 
 
 class ListFormat(StrEnum):
-    """How everything else is shown."""
+    """Formats of everything else."""
 
     TABLE = "table"
     JSON = "json"

@@ -48,7 +48,7 @@ def begin() -> None:
 
 
 def log_changes() -> dict[str, str]:
-    """What the options change of the settings of a service's log."""
+    """Changes by the options to the settings of a service's log."""
     level = {"quiet": "warning", "verbose": "debug"}.get(verbosity())
     return {} if level is None else {"log_level": level}
 
@@ -80,7 +80,7 @@ def _options(
         typer.Option("--verbose", "-v", callback=_be_verbose, help="print every search step, and tracebacks of errors"),
     ] = False,
 ) -> None:
-    """What every command takes; the callbacks keep it, so that no command has to."""
+    """Options of every command; the callbacks keep them, so that no command has to."""
 
 
 class EveryCommand(TyperGroup):
@@ -251,7 +251,7 @@ def _needed(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 def _widths(
     titles: Sequence[str], rows: Sequence[Sequence[str]], whole: frozenset[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """What `whole` columns and those of ids need at least, and what others have at most: narrow ones leave room."""
+    """Least widths of `whole` columns and those of ids, and greatest widths of others: narrow ones leave room."""
     if not rows:
         return {}, {}
     from autodeploy.reports.wording import width

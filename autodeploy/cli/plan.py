@@ -44,7 +44,7 @@ SPARE_NODES = (1, 2, 4)
 
 
 class Detail(StrEnum):
-    """What an estimate is shown down to."""
+    """Levels of detail of an estimate."""
 
     OPERATORS = "operators"
 

@@ -22,7 +22,7 @@ SERVED = "generation"  # kind of rows of measured serving
 
 
 class ValidationFormat(StrEnum):
-    """How the comparison is shown."""
+    """Formats of the comparison."""
 
     TABLE = "table"
     JSON = "json"

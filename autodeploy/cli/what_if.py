@@ -164,7 +164,7 @@ def compare_clusters(
 
 
 def clusters_text(comparison: ClusterComparison, lang: Language = "en") -> str:
-    """Which is cheapest, and a row for each number of cards that was planned for."""
+    """The cheapest cluster, and a row for each number of cards that was planned for."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.comparison import cluster_lines, cluster_table
 

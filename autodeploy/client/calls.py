@@ -386,7 +386,7 @@ WAIT_SILENCE_S = 10.0
 
 
 def client_options(base_url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
-    """What both kinds of httpx client are made with."""
+    """Options of both kinds of httpx client."""
     headers = {"User-Agent": f"autodeploy/{version('autodeploy')}", "Accept": "application/json"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"

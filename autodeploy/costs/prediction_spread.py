@@ -1,4 +1,4 @@
-"""How far a prediction may be off: the spread of the records' residuals by class, wider with the distance from them.
+"""Spread of predictions: that of the records' residuals by class, wider with the distance from them.
 
 Of step times those of a fit without the record's family; nothing in the memory model is fitted, so that every record's
 peak is one of a run that was left out.
@@ -49,7 +49,7 @@ def coverage() -> Mapping[str, Any]:
 
 
 def looked_up(key: Hashable, find: Callable[[Mapping[str, Any]], Found]) -> Found:
-    """What is found in the table in use, once for each key."""
+    """Entry of the table in use, once for each key."""
     rows, values = _in_use()
     if key not in values:
         values[key] = find(rows)
@@ -190,7 +190,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class TimedRuns:
-    """What the timed runs of a cluster say of a prediction there.
+    """Evidence of a cluster's timed runs on a prediction there.
 
     timed : one was of a model of this family, and the cluster's numbers are fitted to it. scale : of the spread, as
     runs missed their intervals. alike_variance : what the runs whose ranks did the same work leave uncertain, None
@@ -475,7 +475,7 @@ def _quantile(believed: Belief, probability: float) -> float:
 
 @lru_cache(maxsize=512)
 def belief(seen: tuple[MemorySeen, ...], configuration: str, log_sigma: float, peaks: int) -> Belief:
-    """What is believed of the plans of one configuration.
+    """Belief about the plans of one configuration.
 
     Parameters
     ----------

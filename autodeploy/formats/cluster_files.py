@@ -395,14 +395,14 @@ ClusterFile: TypeAlias = RankTable | LeafMap | NpuTopology | LinkSpeeds | Measur
 
 
 def read_cluster_file(path: Path, *, op: str | None = None, ranks: int | None = None) -> ClusterFile:
-    """What a file says; errors as `read_cluster_text`, with the file's name."""
+    """Contents of a file; errors as `read_cluster_text`, with the file's name."""
     text = read_text(path, max_bytes=MAX_TEXT_BYTES)
     with in_file(path):
         return read_cluster_text(text, op=op, ranks=ranks)
 
 
 def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = None) -> ClusterFile:
-    """What a text says, of whichever kind it is.
+    """Contents of a text, of whichever kind it is.
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ def import_document(
 
 
 def _stem(filename: str | None) -> str:
-    """What a model without a name is called: as its file is."""
+    """Name of a model without one: that of its file."""
     return Path(filename or "").stem[:200] or UNNAMED
 
 
@@ -111,7 +111,7 @@ def is_script(text: str, suffix: str) -> bool:
 def _of_mapping(
     document: Mapping[str, Any], text: str, filename: str | None, name: str | None, base_dir: Path | None
 ) -> ImportResult | None:
-    """What a mapping is, by its keys; None where nothing tells it."""
+    """Kind of a mapping, by its keys; None where nothing tells it."""
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
     if _is_of_framework(document) and _BOOLEAN_WORD.search(text):

@@ -403,7 +403,7 @@ def configuration(launch: RlLaunch) -> dict[str, Any]:
 
 
 def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What Megatron-LM and MindSpeed-LLM read: model and run, and the actor's degrees and memory choices."""
+    """Settings that Megatron-LM and MindSpeed-LLM read: model and run, and the actor's degrees and memory choices."""
     spec, facts, arguments = _as_prompts(launch), launch.facts, launch.arguments
     assert isinstance(arguments, KeyedArguments)
     arguments.expert_width = spec.model.moe_intermediate_size or 1
@@ -512,7 +512,7 @@ def _generate_config(launch: RlLaunch) -> dict[str, Any]:
 
 
 def _start(launch: RlLaunch, plan: Plan) -> list[str]:
-    """How it is started, and what of the environment belongs to it."""
+    """Start of the launch, and the environment that belongs to it."""
     facts, name = launch.facts, f"mindspeed_rl_{plan.plan_id}"
     spread = launch.has_experts and facts.generation_ep > 1
     engines = facts.generation_dp if spread else 1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Where an exporter is, whether it is of the simulated pipeline, and the framework that launches what it writes.
+    """Place of an exporter, whether it is of the simulated pipeline, and the framework that launches what it writes.
 
     `brings_launch`: the script of a pre-training is in it. `for_people`: it speaks the reader's language.
     """

@@ -44,7 +44,7 @@ _INTERRUPTED: Final = threading.Event()
 
 
 class Overdue(BaseException):
-    """What computes has had its time. No Exception: nobody else is to catch it."""
+    """A computation past its time. No Exception: nobody else is to catch it."""
 
 
 class Deadline:
@@ -110,7 +110,7 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
     def search(self, part: Callable[[], T]) -> T | None:
-        """What a part of the search gives; None where it did not end soon after it should."""
+        """The result of a part of the search; None where it did not end soon after it should."""
         return self._run(part, lambda: self._part_end + LATE_S, LATE_S)
 
     def describe(self, part: Callable[[], T]) -> T | None:
@@ -150,7 +150,7 @@ def interrupted_here() -> bool:
 
 
 def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> list[T]:
-    """What the part gives, as a list of one; an empty list where it was interrupted."""
+    """The part's result as a list of one; an empty list where it was interrupted."""
 
     class Mine(Overdue):
         """The interruption of this part: parts lie in each other."""

@@ -1,4 +1,4 @@
-"""How a process runs that is the product's own: one thread a library, and a collector that seldom looks for cycles."""
+"""Set-up of the product's own processes: one thread a library, and a collector that seldom looks for cycles."""
 
 from __future__ import annotations
 

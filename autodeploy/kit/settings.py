@@ -1,4 +1,4 @@
-"""What an operator sets: environment variables that start with `AUTODEPLOY_`. Read once, then frozen."""
+"""The operator's settings: environment variables that start with `AUTODEPLOY_`. Read once, then frozen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 def data_directory() -> Path:
-    """Where one person's data lives: `$XDG_DATA_HOME/autodeploy`, by default `~/.local/share/autodeploy`."""
+    """Directory of one person's data: `$XDG_DATA_HOME/autodeploy`, by default `~/.local/share/autodeploy`."""
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(base) / "autodeploy"
 

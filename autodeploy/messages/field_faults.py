@@ -1,4 +1,4 @@
-"""What is wrong with a field, by pydantic's complaint or a validator of ours."""
+"""Faults of a field, by pydantic's complaint or a validator of ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # What errors of Python's own libraries say, by key where the catalogue has it.
 def json_fault(error: JSONDecodeError) -> str:
-    """What is wrong with a JSON text, without the place."""
+    """Fault of a JSON text, without the place."""
     words = error.msg.replace("','", "comma").replace("':'", "colon").lower()
     return message_or(error.msg, "json." + re.sub(r"[^a-z]+", "_", words).strip("_"))
 
@@ -55,7 +55,7 @@ _LIMITS = {"ge": "at_least", "gt": "more_than", "le": "at_most", "lt": "less_tha
 
 
 class FieldFault(ValueError):
-    """What a validator of a field says: what is wrong, and what to do about it."""
+    """Fault found by a validator of a field, and a hint."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -112,7 +112,7 @@ def quoted(value: object) -> str:
 
 
 def _of_count(item: Mapping[str, Any], counted: str) -> tuple[str, str]:
-    """How many entries or characters a value has, and how many it may have."""
+    """Number of entries or characters of a value, and its limit."""
     context = item["ctx"]
     number = context.get("actual_length") or len(item["input"])
     message = Message(f"field_fault.has_{counted}", count=number) if number else Message("field_fault.is_empty")

@@ -99,7 +99,7 @@ def read_keyed(document: Mapping[str, Any], english: str) -> Message:
 
 
 def _plain(value: Any) -> Any:
-    """What a document can hold: numpy's scalars as Python's, paths and other objects as text."""
+    """Value as a document can hold it: numpy's scalars as Python's, paths and other objects as text."""
     if type(value) in {tuple, list}:
         return tuple(_plain(each) for each in value)
     if hasattr(value, "item"):

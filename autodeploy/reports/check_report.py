@@ -96,7 +96,7 @@ def _found(report: CheckReport, lang: Language) -> list[Block]:
 
 
 def gate_cells(gate: Gate, lang: Language) -> list[str]:
-    """What a gate holds to its limit, its value, the limit, and the verdict; faster is less than 0 % slower."""
+    """Cells of a gate: its limit, its value, the limit, and the verdict; faster is less than 0 % slower."""
     title = check_text(lang, "peak_memory" if gate.name == "memory" else gate.name)
     if gate.name == "legality":
         return [title, f"{gate.value:.0f}", "0", _verdict(gate.passed, lang)]
@@ -109,7 +109,7 @@ def gate_cells(gate: Gate, lang: Language) -> list[str]:
 
 
 def unmodelled(report: CheckReport, lang: Language) -> list[str]:
-    """What changes the result and no prediction knows: it stands above the verdict."""
+    """Settings that change the result and no prediction knows: they stand above the verdict."""
     return [titled(lang, command_text(lang, "unmodelled"), in_language(text, lang)) for text in report.unmodelled]
 
 
@@ -139,7 +139,7 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
 
 
 def changes(report: CheckReport, lang: Language) -> list[Block]:
-    """What changed against the baseline: flags, then step time, memory, MFU and parts that moved, with the cause."""
+    """Changes against the baseline: flags, then step time, memory, MFU and parts that moved, with the cause."""
     changed = report.changes
     if changed is None:
         return []
@@ -184,7 +184,7 @@ def _baseline_name(report: CheckReport, lang: Language) -> str:
 
 
 def advice(report: CheckReport, lang: Language) -> list[str]:
-    """Where memory runs out and the cheapest fix, what contradicts itself and what was not read."""
+    """Shortage of memory and the cheapest fix, contradictions and parts that were not read."""
     lines = []
     if report.shortage is not None:
         short = report.shortage
@@ -217,7 +217,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
 
 
 def _title(report: CheckReport, lang: Language) -> list[str]:
-    """What was checked: model, cluster, workload and layout, or what the file is where there is no prediction."""
+    """Title of a check: model, cluster, workload and layout, or the kind of file where there is no prediction."""
     if not report.spec:
         return [report.release or report.source]
     lines = list(header(Spec.model_validate(report.spec), report.plan, lang))

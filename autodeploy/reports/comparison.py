@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Days and cost on several clusters, as lines and as a table.
 def cluster_lines(comparison: ClusterComparison, lang: Language) -> list[str]:
-    """Which cluster is cheapest in time, and why others are out."""
+    """Cluster that is cheapest in time, and the reasons against others."""
     out = [answer for answer in comparison.clusters if answer.cheapest is None]
     why = [titled(lang, answer.offer.title, in_language(answer.message, lang)) for answer in out]
     return [in_language(comparison.message, lang), *why]
@@ -170,7 +170,7 @@ def render_comparison_markdown(comparison: Comparison, lang: Language = "en") ->
 
 
 def checkpoint_lines(comparison: Comparison, lang: Language = "en") -> list[str]:
-    """What becomes of the first plan's checkpoints in each other, a sentence each, and the commands of a conversion."""
+    """Change of the first plan's checkpoints in each other, a sentence each, and the commands of a conversion."""
     lines = []
     for change in comparison.checkpoints:
         how, reason = check_text(lang, f"checkpoint_{change.how}"), in_language(change.reason, lang)
@@ -288,7 +288,7 @@ def _column(pair: Pair) -> ComparedPlan:
 
 
 def answer_lines(answer: WhyNot, lang: Language) -> list[str]:
-    """What rules the strategy out, how it was completed, what would fit, and what it would cost."""
+    """Reasons against the strategy, its completion, what would fit, and what it would cost."""
     message = in_language(answer.message, lang)
     lines = [report_text(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
     if (plan := answer.completed) is not None:

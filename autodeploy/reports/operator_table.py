@@ -27,7 +27,7 @@ def render_operators(report: OperatorReport, lang: Language = "en") -> str:
 
 
 def head(report: OperatorReport, lang: Language) -> str:
-    """What the tables are of."""
+    """Subject of the tables."""
     return report_text(
         lang,
         "op_head",

@@ -44,7 +44,7 @@ _WORDS = frozenset({"schedule", "feature", "moe_dispatcher", "cp_algo"})
 
 
 def unproven(plan: Plan) -> tuple[Evidence, ...]:
-    """What the plan rests on and no run has."""
+    """Parts of the plan that no run has."""
     return tuple(each for each in plan.evidence if each.runs == 0)
 
 
@@ -61,7 +61,7 @@ def unproven_names(plan: Plan, lang: Language) -> str:
 
 
 def evidence_line(plan: Plan, lang: Language) -> str | None:
-    """What no run has and how far off the nearest was predicted; else what has the fewest runs. None if unknown."""
+    """Traits that no run has and the error of the nearest; else those with the fewest runs. None if unknown."""
     if not plan.evidence:
         return None
     missing = unproven(plan)
@@ -186,7 +186,7 @@ def header(spec: Spec, plan: Plan | None, lang: Language) -> tuple[str, str]:
 
 
 def workload_in_words(spec: Spec, lang: Language) -> str:
-    """What a step trains on; for reinforcement learning what it generates."""
+    """Samples that a step trains on; for reinforcement learning those it generates."""
     training = spec.training
     if training.rl is not None:
         return rl_workload(spec, lang)
@@ -239,7 +239,7 @@ def rule_lines(broken: Iterable[BrokenRule], lang: Language) -> list[str]:
 
 
 def lane_lines(plan: Plan, lang: Language) -> list[str]:
-    """What the device's lanes and the host do in a micro batch."""
+    """Lanes of the device and the host in a micro batch."""
     operators, host = plan.operators, plan.host
     return [
         report_text(
@@ -342,7 +342,7 @@ def fits_words(plan: Plan, lang: Language) -> str:
 
 
 def experts_line(plan: Plan, lang: Language) -> str | None:
-    """How uneven experts are taken to be, at which group, and why; None where no ranks share them."""
+    """Assumed unevenness of experts, its group and its reason; None where no ranks share them."""
     experts = plan.experts
     if experts is None or experts.ep == 1:
         return None
@@ -433,7 +433,7 @@ def head(plan_set: PlanSet, lang: Language, plan: Plan | None = None) -> Block:
 
 
 def counts_line(plan_set: PlanSet, lang: Language) -> str:
-    """What became of the candidates, and how good the best is proven to be."""
+    """Numbers of candidates by outcome, and the proven quality of the best."""
     counts, best = plan_set.counts, best_of(plan_set)
     text = report_text(
         lang,
@@ -521,7 +521,7 @@ def next_steps(plan_set: PlanSet, spec: Spec, site: str = "", *, served: bool = 
 
 
 def menu_table(plan: Plan, lang: Language) -> Table:
-    """What could be recomputed or swapped on each kind of layer, and what the plan takes."""
+    """Choices of recomputation and swap on each kind of layer, and those that the plan takes."""
     rows = []
     for item in plan.memory_menu:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"

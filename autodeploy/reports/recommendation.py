@@ -1,4 +1,4 @@
-"""What plans are ranked by, what is faster on paper and bets on, how flat the ground is, and what no plan beats."""
+"""Texts of the ranking: its criterion, plans that are faster on paper, the plans near the best, and the proof."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rescaled_line(rescaled: PlanSet | Plan, lang: Language) -> str | None:
 
 
 def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
-    """Where the plan for comparison is from; None where nobody published it."""
+    """Origin of the plan for comparison; None where nobody published it."""
     reference = plan_set.reference
     if reference is None or reference.label not in EXPLAINED or not reference.explanation:
         return None
@@ -108,7 +108,7 @@ def faster_by(fastest: Fastest, best: Plan, lang: Language) -> str:
 
 
 def bet_in_words(bet: Bet, lang: Language) -> str:
-    """What the bet is on, an uncertain number by its name, and what losing it costs."""
+    """Condition that a plan rests on, an uncertain number by its name, and the cost where it does not hold."""
     number = bet.kind == "number"
     text = report_text(lang, "bet_number", name=bet.name) if number else in_language(bet.text, lang)
     if bet.cost_pct is None:
@@ -136,7 +136,7 @@ def trial_line(plan_set: PlanSet, lang: Language) -> str | None:
 
 
 def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
-    """How many layouts are nearly as fast, what they share and which of them is proven best."""
+    """Number of layouts that are nearly as fast, what they share and which of them is proven best."""
     valley = plan_set.valley
     if valley is None:
         return None
@@ -164,7 +164,7 @@ def _shared(axis: str, value: int | str, lang: Language) -> str:
 
 
 def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
-    """What plans are ranked by, over how many draws of how many numbers, and what of unproven gains counts."""
+    """Criterion of the ranking: over how many draws of how many numbers, and how much of unproven gains counts."""
     risk = plan_set.risk
     if risk is None:
         return None

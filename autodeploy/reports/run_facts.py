@@ -179,7 +179,7 @@ def generation_in_words(layout: RlStrategy) -> str:
 
 
 def rl_lines(plan: Plan, lang: Language) -> list[str]:
-    """What a plan says beyond one of pre-training; nothing for others."""
+    """Lines of a plan beyond one of pre-training; none for others."""
     rl, layout = plan.rl, plan.strategy.rl
     if rl is None or layout is None:
         return []
@@ -306,7 +306,7 @@ def looks_like(one: Strategy, other: Strategy) -> bool:
 
 
 def generation_cell(strategy: Strategy) -> str:
-    """Where a plan of post-training generates, on how many cards of their own, and how it is cut."""
+    """Placement of generation in a plan of post-training: how many cards of their own, and how it is cut."""
     if strategy.rl is None:
         return UNKNOWN
     layout, generation = strategy.rl, strategy.rl.generation

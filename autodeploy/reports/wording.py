@@ -35,7 +35,7 @@ def phase_name(name: str, lang: Language) -> str:
 
 
 def plan_label(plan: Plan, lang: Language) -> str:
-    """How a picture names a plan: its rank, or what it is compared with, and its layout."""
+    """Label of a plan in a picture: its rank, or what it is compared with, and its layout."""
     return f"{short_label(plan, lang)} · {degrees(plan.strategy)}"
 
 
@@ -113,7 +113,7 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def system_title(profile: str) -> str:
-    """What a person calls the system of a profile; one's own file has its path."""
+    """Common name of the system of a profile; one's own file has its path."""
     return load_profile(profile).title if profile in list_profiles() else profile
 
 
@@ -155,7 +155,7 @@ def short_degrees(named: Mapping[str, int | None]) -> str:
 
 
 def schedule_title(name: str, lang: Language) -> str:
-    """What a person calls a schedule; an unknown one keeps its name."""
+    """Common name of a schedule; an unknown one keeps its name."""
     return schedule(name).title_in(lang) if name in SCHEDULES else name
 
 
@@ -166,7 +166,7 @@ def schedule_cell(strategy: Strategy, lang: Language) -> str:
 
 
 def recompute_names(recompute: Recompute) -> list[str]:
-    """What is recomputed anywhere in the model, in the order of the vocabulary."""
+    """Names of all that is recomputed anywhere in the model, in the order of the vocabulary."""
     if recompute.granularity == "none":
         return []
     if recompute.granularity == "full":
@@ -176,7 +176,7 @@ def recompute_names(recompute: Recompute) -> list[str]:
 
 
 def swap_names(strategy: Strategy) -> list[str]:
-    """What is swapped to the host anywhere in the model."""
+    """Names of all that is swapped to the host anywhere in the model."""
     optimizer = ["optimizer"] if strategy.swap_optimizer else []
     return list(dict.fromkeys([*strategy.swap, *_anywhere(strategy.swap_per_stage), *optimizer]))
 

@@ -1,4 +1,4 @@
-"""What the rules of a launch target say of one strategy: the one record that searches, estimates and exports read."""
+"""Verdict of a launch target's rules on one strategy: the one record that searches, estimates and exports read."""
 
 from __future__ import annotations
 

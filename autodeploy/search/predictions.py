@@ -99,7 +99,7 @@ def breakdowns_in(
 
 
 def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
-    """What the formulas read of a plan of this spec: its context, and its strategy as a batch of one."""
+    """Inputs of the formulas for a plan of this spec: its context, and its strategy as a batch of one."""
     context = plan_context(spec, plan)
     candidate = candidate_for(context, plan.strategy)
     return resolved(context, candidate), candidate

@@ -62,7 +62,7 @@ def context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str]
 
 
 def judged_context(spec: Spec, strategy: Strategy, features: frozenset[str] | None) -> tuple[Context, frozenset[str]]:
-    """What rules read of a strategy's context, as of `context_for`, and the features that are on for the spec."""
+    """Facts of a strategy's context for rules, as of `context_for`, and the features that are on for the spec."""
     profile, choice = _resolved(spec)
     on = _stated(choice, strategy, features)
     if on is None:

@@ -1,4 +1,4 @@
-"""What a running search tells: how far it is, and what it has found so far."""
+"""Progress of a running search: how far it is, and its plans so far."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SearchReporter:
         self._stop, self._frontier = stop, SearchState(cancelled=True)
 
     def so_far(self) -> SearchState:
-        """What is known of a search that was interrupted."""
+        """Result of a search that was interrupted."""
         frontier = self._frontier
         state = replace(
             frontier, best=list(frontier.best), cancelled=True, relaxation=frontier.relaxation or RELAXATIONS[0]

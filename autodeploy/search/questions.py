@@ -187,7 +187,7 @@ def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> 
 
 
 def operators(spec: Spec, plan: Plan) -> OperatorReport:
-    """Where the time of a plan of this spec goes, down to the operators of each kind of layer; of post-training, of one
+    """Time of a plan of this spec, down to the operators of each kind of layer; of post-training, of one
     update.
 
     Raises

@@ -189,7 +189,7 @@ def _counts(recoveries: list[_PlannedRecovery]) -> Counts:
 
 
 def _notes(ranked: list[_PlannedRecovery]) -> tuple[str, ...]:
-    """What each other recovery would take."""
+    """Notes on the cost of each other recovery."""
     best, *others = ranked
     if math.isinf(best.days):
         return ()

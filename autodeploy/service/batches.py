@@ -264,7 +264,7 @@ class BatchService:
         return None if before is None else Batches(session).batch_of(before)
 
     def _admitted(self, asked: BatchRequest, reuse: bool) -> list[Admitted]:
-        """What each combination is planned as; the mistakes of all of them at once."""
+        """Spec of each combination; the mistakes of all of them at once."""
         admitted: list[Admitted] = []
         errors: dict[tuple[str, str], FieldError] = {}
         choices = _choices(asked.sweep)

@@ -1,4 +1,4 @@
-"""What a process of the call pool runs: functions of the module, so that another process finds them by name."""
+"""Functions that a process of the call pool runs: of the module, so that another process finds them by name."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def estimate(planner: str, spec: Spec) -> Plan:
 
 
 def launch_rules(planner: str, spec: Spec) -> LaunchRules:
-    """What the planner says the target of a spec has against its strategy."""
+    """Faults of a spec's strategy for its target, by the planner."""
     return load_planner(planner).launch_rules(spec)
 
 
@@ -117,7 +117,7 @@ def strategy_bounds(planner: str, spec: Spec, most: int) -> StrategyBounds:
 
 
 def rules_broken(planner: str, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
-    """What each strategy breaks, in words; one that can't be judged breaks what its refusal says."""
+    """Rules that each strategy breaks, in words; one that can't be judged breaks what its refusal says."""
     asked, broken = load_planner(planner), []
     for strategy in strategies:
         try:
@@ -182,14 +182,14 @@ def points_on(
 
 
 def refit(planner: str, cluster: str, profile: str, runs: Sequence[RunTexts], searches: Sequence[SearchTexts]) -> Refit:
-    """What the runs of a cluster come to, by the planner."""
+    """Fit of a cluster's runs, by the planner."""
     from autodeploy.service.clusters.calibration import refit as refit_with
 
     return refit_with(cluster, profile, runs, searches, load_planner(planner))
 
 
 def ablate(spec: Spec, order: Sequence[str]) -> AblationReport:
-    """What each feature of the spec's strategy buys."""
+    """Gain of each feature of the spec's strategy."""
     from autodeploy.analysis.ablation.feature_ablation import ablate as ablation_of
 
     return ablation_of(spec, order=order)

@@ -74,7 +74,7 @@ def refuse_illegal(plan_set: PlanSet, plan: Plan, to: str, judge: Callable[[Spec
 
 
 def _faults(spec: Spec, judge: Callable[[Spec], LaunchRules]) -> list[tuple[str, str]]:
-    """Where and why a launch of the spec's strategy does not start."""
+    """Places and reasons for which a launch of the spec's strategy does not start."""
     try:
         return [
             ("/strategy", Message("common.place", place=rule.rule, message=rule.text)) for rule in judge(spec).stopping
@@ -120,7 +120,7 @@ class LaunchRequest(Document):
 
 
 class CheckRequest(LaunchRequest):
-    """What to check, and the limits it is held against."""
+    """A launch to check, and the limits it is held against."""
 
     limits: CheckLimits = CheckLimits()
     baseline: Annotated[
@@ -271,7 +271,7 @@ class WhyNotRequest(Document):
 
 
 class ImproveRequest(LaunchRequest):
-    """What to improve: `spec` with a strategy, or `file` with the text of a launch script or a framework's YAML."""
+    """A launch to improve: `spec` with a strategy, or `file` with the text of a launch script or a framework's YAML."""
 
 
 class RecommendRequest(Document):
@@ -369,13 +369,13 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def _without_replicas(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Where and how a plan generates, but for the replicas that follow from its cards and their tensor parallelism."""
+    """Placement and generation of a plan, without the replicas that follow from its cards and tensor parallelism."""
     generation = {name: value for name, value in how["generation"].items() if name not in ("dp", "ep")}
     return {**how, "generation": generation}
 
 
 def _partly_given(how: Mapping[str, Any]) -> RlStrategy:
-    """Where and how to generate, of which some fields are given: `model_fields_set` has those, in `generation` too."""
+    """Placement and generation, of which some fields are given: `model_fields_set` has those, in `generation` too."""
     given = how.get("generation", {})
     if isinstance(given, Mapping):
         given = _validated(GenerationLayout, given, "/strategy/rl/generation")

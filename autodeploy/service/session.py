@@ -106,7 +106,7 @@ class Services:
 
     @property
     def audit(self) -> AuditLog:
-        """Who did what."""
+        """Audit log of callers' actions."""
         return AuditLog(self.database)
 
     def make_ready(self) -> None:
@@ -129,12 +129,12 @@ class Services:
         return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
 
     def operators(self, view: PlanView) -> OperatorReport:
-        """Where the time of a stored plan goes, down to the operators of each kind of layer."""
+        """Time of a stored plan, down to the operators of each kind of layer."""
         spec = spec_of(view.plan_set.search)
         return self._call(calls.operators, self.planner_module, spec, view.plan)
 
     def stages(self, view: PlanView) -> PipelineTimeline:
-        """What each stage of a stored plan's pipeline does in all, without its slots."""
+        """Time of each stage of a stored plan's pipeline in all, without its slots."""
         spec = spec_of(view.plan_set.search)
         return self._call(calls.timeline, self.planner_module, spec, view.plan.strategy, slots=False)
 
@@ -143,7 +143,7 @@ class Services:
         return self._call(calls.strategy_bounds, self.planner_module, spec, most)
 
     def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
-        """What the spec's target refuses of each strategy, in words; nothing of those that it can launch.
+        """Refusals of each strategy by the spec's target, in words; none of those that it can launch.
 
         Remembered: pages of the same plans are opened again and again.
         """
@@ -157,7 +157,7 @@ class Services:
         return broken
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
-        """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
+        """Gain of each feature of the spec's strategy, or of its best plan's; nothing is stored.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class Services:
         return self._search(calls.ablate, self._with_overlay(spec), tuple(order))
 
     def scale(self, spec: Spec, best: Plan) -> ScalingReport:
-        """How the spec's training scales around its best plan; nothing is stored."""
+        """Scaling of the spec's training around its best plan; nothing is stored."""
         return self._search(calls.scale, self.planner_module, self._with_overlay(spec), best)
 
     def _search(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -193,7 +193,7 @@ class Services:
         return pool.call_of(self.principal.key_id, function, *args, **kwargs)
 
     def read(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
-        """What a reader makes of a text of the caller's: in a server in a process for that, limited as predictions are.
+        """Result of a reader of a text of the caller's: in a server in a process for that, limited as predictions are.
 
         The documents of others never wait for a prediction, nor does a prediction for them.
         """
@@ -216,7 +216,7 @@ class Services:
         return replace(launch, spec=self._with_overlay(launch.spec))
 
     def baseline(self, document: str | dict[str, Any] | None) -> Baseline | None:
-        """What a baseline names: the id of a stored plan, or a document.
+        """Document of a baseline: the id of a stored plan, or a document.
 
         Raises
         ------
@@ -296,7 +296,7 @@ class Services:
         tokens: float | None = None,
         max_npus: int | None = None,
     ) -> ClusterComparison:
-        """What the same training costs on each of several clusters, one after the other; nothing is stored.
+        """Cost of the same training on each of several clusters, one after the other; nothing is stored.
 
         Raises
         ------
@@ -325,7 +325,7 @@ class Services:
         return side_by_side(answers, days)
 
     def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
-        """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.
+        """Differences between plans: ids of stored ones, or PlanSets, whose best plan is taken.
 
         Raises
         ------
@@ -423,7 +423,7 @@ class Services:
         return with_remarks(artefact, tuple(remarks), f"rehearsal_{nodes}")
 
     def is_ready(self) -> dict[str, bool]:
-        """What has to be true for requests to be answered: the database, its revision, the runner.
+        """Conditions of answers to requests: the database, its revision, the runner.
 
         And what else a service needs to be whole: somebody who takes searches, a database that accepts writes.
         """

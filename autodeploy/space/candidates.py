@@ -62,7 +62,7 @@ class Candidates:
 
     @property
     def paired(self) -> Bools:
-        """Where a forward runs against a backward pass [n]."""
+        """Candidates that run a forward against a backward pass [n]."""
         return pairs(self.schedule)
 
     def take(self, index: Any) -> Candidates:

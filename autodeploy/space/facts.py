@@ -117,7 +117,7 @@ def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
 
 
 def launched_facts(release: Release | None) -> dict[str, bool]:
-    """What a release has flags for: features, and dispatchers."""
+    """Features and dispatchers that a release has flags for."""
     launches = (
         dict.fromkeys(FEATURES, True)
         if release is None

@@ -1,4 +1,4 @@
-"""Which features are on: what the spec asks for, what the release can launch, what numerics allow."""
+"""Features that are on: by the spec, the release's launches and the numerics."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Rule:
 
 
 def scope_of(facts: Mapping[str, Any], target: str) -> frozenset[str]:
-    """What rules and limits may be aimed at where a plan is for a target: arithmetic, its release and components."""
+    """Scopes of rules and limits for a plan's target: arithmetic, its release and components."""
     if target == UNRESTRICTED:
         return frozenset({ARITHMETIC})
     return frozenset({ARITHMETIC, RELEASED, *facts["released"]})
@@ -203,7 +203,7 @@ def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
 
 
 def _asked_rules(asked: tuple[tuple[str, AskedFor], ...]) -> Iterator[Rule]:
-    """What a strategy has to have where the spec switches a feature on; features with one condition share a rule."""
+    """Requirements of a strategy where the spec switches a feature on; features with one condition share a rule."""
     for rule in dict.fromkeys(rule for _, rule in asked):
         when = " or ".join(f"asked_{name}" for name, other in asked if other == rule)
         yield Rule(rule.name, (ARITHMETIC,), rule.require, rule.text, rule.source, when, PLANNED)
@@ -219,7 +219,7 @@ def read_rules() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which candidates are legal and how many each rule rejected first."""
+    """Legal candidates, and the number that each rule rejected first."""
 
     legal: Bools
     rejected: dict[str, int]
@@ -328,7 +328,7 @@ def _plain(name: str, value: Any) -> bool | int | float | str:
 # What a launch target says of one strategy.
 @dataclass(frozen=True, slots=True)
 class LaunchRules:
-    """What the launch target says of a strategy: rules it breaks, memory choices and features it could have.
+    """Rules of the launch target on a strategy: those it breaks, memory choices and features it could have.
 
     stopping : rules with which no launch file is written: the framework stops at them, or none is written past them.
     """

@@ -66,7 +66,7 @@ def decode(axis: str, value: int) -> int | str:
 
 
 def pin_text(search: SearchSpec, axis: str) -> str:
-    """What the spec says of an axis: `search.fix.tp: 3`."""
+    """Text of a pinned axis: `search.fix.tp: 3`."""
     parts: list[str] = []
     for field in ("fix", "allow", "forbid"):
         said = getattr(search, field)

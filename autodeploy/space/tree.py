@@ -148,7 +148,7 @@ def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Candi
 
 
 def mode_at(candidates: Candidates, index: int) -> Mode:
-    """How one candidate keeps its optimizer states."""
+    """Optimizer mode of one candidate."""
     reuse, swap, virtual = (bool(getattr(candidates, name)[index]) for name in OPTIMIZER_STATE_AXES)
     return reuse, swap, virtual
 

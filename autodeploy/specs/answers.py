@@ -70,7 +70,7 @@ class MovedPart(Document):
 
 
 class Changes(Document):
-    """What differs from the baseline, and why the step takes longer or shorter.
+    """Differences from the baseline, and why the step takes longer or shorter.
 
     `moved`: parts of a step, those that moved most first. `cause` is empty where one of the two has no prediction.
     """
@@ -82,7 +82,7 @@ class Changes(Document):
 
 
 class Shortage(Document):
-    """Where memory runs out: the fullest stage, its bytes and the part that takes most of them."""
+    """Shortage of memory: the fullest stage, its bytes and the part that takes most of them."""
 
     stage: int
     needed_bytes: int
@@ -212,7 +212,7 @@ class ImproveReport(Told):
 
 
 class CardCount(Document):
-    """What so many cards would do: the best plan found for them, or the estimate of the sweep."""
+    """Result of a number of cards: the best plan found for them, or the estimate of the sweep."""
 
     num_npus: int
     tokens_per_s: float
@@ -297,7 +297,7 @@ class ClusterOffer(Document):
 
     @property
     def title(self) -> str:
-        """What a person calls the cluster: `CloudMatrix 384`, with its grade where one was asked for."""
+        """Common name of the cluster: `CloudMatrix 384`, with its grade where one was asked for."""
         title = load_profile(self.profile).title if self.profile in list_profiles() else self.profile
         return title if self.device is None else f"{title} {self.device}"
 

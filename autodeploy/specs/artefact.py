@@ -1,4 +1,4 @@
-"""What an exporter hands back."""
+"""Result of an exporter."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def with_remarks(artefact: Artefact, remarks: tuple[str, ...], suffix: str) -> A
 
 
 def provenance_line(plan_set: PlanSet, plan: Plan) -> str:
-    """Where an artefact comes from: plan, search, engine, and the advice every artefact carries."""
+    """Provenance of an artefact: plan, search, engine, and the advice every artefact carries."""
     search = plan_set.search
     return f"AutoDeploy {search.engine_version}, plan {plan.plan_id}, spec {search.spec_hash[:12]}: {REVIEW}"

@@ -33,7 +33,7 @@ class Leaf(Document):
 
 
 class ClusterSpec(Document):
-    """Which cards there are and which of them may be used. Cards as the vendor counts them."""
+    """The cards and those of them that may be used. Cards as the vendor counts them."""
 
     profile: Annotated[str, Field(min_length=1, max_length=4096, examples=["cloudmatrix-384"])]
     device: Annotated[str, Field(max_length=64)] | None = None

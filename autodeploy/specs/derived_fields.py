@@ -1,4 +1,4 @@
-"""What of a strategy follows from its other fields, and what is left of it once some of these change.
+"""Fields of a strategy that follow from its others, and the rest of it once some of these change.
 
 A plan says everything, what was chosen and what followed alike. What the other fields say anyway nobody chose.
 """
@@ -92,7 +92,7 @@ def _sequence_parallel_follows(strategy: Strategy) -> bool:
 
 
 def _of_pipeline(before: Strategy, after: Strategy, axes: Collection[str]) -> set[str]:
-    """What of schedule and chunks follows anew: one stage has neither, and a schedule not any number of chunks."""
+    """Schedule and chunks derived anew: one stage has neither, and a schedule not any number of chunks."""
     if "pp" in axes and 1 in (before.pp, after.pp):
         return {"vpp", "schedule"}
     if not {"vpp", "schedule"} & set(axes) or kinds.schedule(after.schedule).has_chunks(after.vpp):

@@ -238,7 +238,7 @@ class Diagnostics:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What changes the result and is not modelled, in words: the same that stands above a verdict."""
+        """Settings that change the result and are not modelled, in words: the same that stands above a verdict."""
         return tuple(
             Message("common.place", place=f"{note.source} {note.value}", message=note.reason)
             for note in self.unmodelled
@@ -246,7 +246,7 @@ class Diagnostics:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What had to be assumed or is contradicted, in words."""
+        """Assumptions and contradictions, in words."""
         assumed = (note.in_words(note.field) if note.field else note.reason for note in self.doubted)
         return (*assumed, *self.contradictions)
 

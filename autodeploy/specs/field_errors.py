@@ -110,7 +110,7 @@ _QUOTED = {"int_type": _NUMBER, "float_type": _NUMBER, "bool_type": re.compile("
 
 
 def _unquoted(item: ErrorDetails) -> str:
-    """What to do about a number or a truth value in quotes."""
+    """Hint for a number or a truth value in quotes."""
     value = item["input"]
     if item["type"] in _QUOTED and isinstance(value, str) and _QUOTED[item["type"]].fullmatch(value.strip().lower()):
         return Message("field_fault.without_quotes")
@@ -120,7 +120,7 @@ def _unquoted(item: ErrorDetails) -> str:
 
 
 def _amount_of(item: ErrorDetails, location: tuple[int | str, ...]) -> str:
-    """How an amount may be written, where it is no number."""
+    """Forms of an amount, where it is no number."""
     examples = _AMOUNTS.get(str(location[-1])) if location else None
     if examples is None or item["type"] not in _NO_NUMBER:
         return ""

@@ -1,4 +1,4 @@
-"""How the architectures of Hugging Face `config.json` files name their sizes, and what their code fixes.
+"""Architectures of Hugging Face `config.json` files: names of their sizes, and sizes that their code fixes.
 
 A key that is looked up under several names is taken from the first that the file has. `fixed` holds what no key says
 because the architecture's code does it, such as the query and key norms of Qwen3; `recipe` likewise, of what only the

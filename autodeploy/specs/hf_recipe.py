@@ -1,4 +1,4 @@
-"""What a Hugging Face `config.json` says besides the model's shape: carried to the launch script."""
+"""The recipe of a Hugging Face `config.json`, besides the model's shape: carried to the launch script."""
 
 from __future__ import annotations
 

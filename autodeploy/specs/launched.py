@@ -230,7 +230,7 @@ def _not_as_built(model: ModelSpec, release: Release) -> str:
 
 
 def special_parts(model: ModelSpec) -> tuple[str, ...]:
-    """What the model's layers have that no Megatron-LM has flags for: fields, and a type of layers."""
+    """Parts of the model's layers that no Megatron-LM has flags for: fields, and a type of layers."""
     chunked = ("chunked_attention",) if "chunked_attention" in (model.layer_types or ()) else ()
     return (*chunked, *(name for name in _SPECIAL if getattr(model, name)))
 

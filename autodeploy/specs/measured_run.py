@@ -1,4 +1,4 @@
-"""What somebody measured when a plan ran, or of its cluster: one document whichever file it came from."""
+"""A measured run of a plan, or of its cluster: one document whichever file it came from."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class OutOfMemory(Document):
 
 
 class MeasuredRun(Document):
-    """What was measured. Throughput per card; memory is the framework allocator's maximum.
+    """Measurements of a run. Throughput per card; memory is the framework allocator's maximum.
 
     `step_time_spread` is the robust relative standard deviation over the steady iterations. `strategy` holds what the
     file says of how it ran; it has to agree with the plan. `original` keeps the values as they stand in the file.

@@ -39,7 +39,7 @@ class ServedLayout(GenerationLayout):
 
 
 class GenerationCluster(Document):
-    """Where it was measured. Serving counts dies."""
+    """Cluster of a measurement. Serving counts dies."""
 
     profile: Annotated[str, Field(min_length=1, max_length=4096)]
     device: Annotated[str, Field(max_length=64)] | None = None
@@ -47,7 +47,7 @@ class GenerationCluster(Document):
 
 
 class ServedMeasured(Document):
-    """What clients measured."""
+    """Measurements by clients."""
 
     tpot_ms: Milliseconds | None = None
     ttft_ms: Milliseconds | None = None
@@ -172,7 +172,7 @@ def profile_read(given: str, diagnoses: list[Diagnosis]) -> str:
 
 # A measured step of post-training, in the words of a spec and of what its source says.
 class RlMeasured(Document):
-    """What was measured of a step. Throughput per card, counted by the record's `token_count`."""
+    """Measurements of a step. Throughput per card, counted by the record's `token_count`."""
 
     step_time_s: Seconds | None = None
     tokens_per_s_per_npu: TokensPerSecond | None = None
@@ -184,7 +184,7 @@ class RlMeasured(Document):
 
 
 class RlRecordTraining(Document):
-    """What the step generated and trained on."""
+    """Samples that the step generated and trained on."""
 
     kind: Literal["rl_post_training"]
     precision: Literal["bf16", "fp16", "fp8"] = "bf16"

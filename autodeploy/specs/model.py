@@ -237,7 +237,7 @@ class ModelSpec(Document):
 
     @property
     def halves(self) -> int:
-        """How often a layer has attention, a dense or routed MLP's norms and, with a shortcut, a dense MLP."""
+        """Number of times a layer has attention, a dense or routed MLP's norms and, with a shortcut, a dense MLP."""
         return kind_of_layers(self, "moe" if self.is_moe else "dense").halves
 
     @property
@@ -284,7 +284,7 @@ class ModelSpec(Document):
         return max(0, self.num_hidden_layers - self.first_k_dense_replace - further)
 
     def attention_type(self, layer: int) -> AttentionType:
-        """What the queries of the layer (from 0) see."""
+        """Type of attention of the layer (from 0)."""
         if self.layer_types is not None:
             return self.layer_types[layer]
         return "full_attention" if self.sliding_window is None else "sliding_attention"
@@ -341,7 +341,7 @@ class ModelSpec(Document):
 
     @property
     def common_heads(self) -> int:
-        """What every number of query heads is a multiple of: degrees that divide it cut all layers into whole heads."""
+        """Common divisor of all numbers of query heads: degrees that divide it cut all layers into whole heads."""
         return gcd(self.num_attention_heads, self.sliding_attention_heads or 0)
 
     # -- parameters ------------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class ModelSpec(Document):
         return self.hidden_size * self.router_choices
 
     def vector_params_of(self, attention: AttentionType) -> int:
-        """What a layer of the type has besides matrices: norms, and short convolutions and decays of linear ones."""
+        """Parameters of such a layer outside of matrices: norms, and short convolutions and decays of linear ones."""
         own = kind_of_attention(self, attention).vectors(self, attention)
         return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + own
 

@@ -164,7 +164,7 @@ SlotKind = Literal["forward", "backward", "pair"]
 
 
 class Slot(Document):
-    """What one device does without a pause: a forward, a backward, or a fused pair of both.
+    """Work of one device without a pause: a forward, a backward, or a fused pair of both.
 
     Micro batches and chunks (virtual stages) count from 0; seconds count from the step's first forward. `compute_s`,
     `communication_s` (what no work hides) and `host_s` (waiting for the host or its link) add up to its length.
@@ -184,7 +184,7 @@ class Slot(Document):
 
 
 class StageTime(Document):
-    """What one device does between the step's first forward and its last backward: slots by lane, and gaps."""
+    """Time of one device between the step's first forward and its last backward: slots by lane, and gaps."""
 
     compute_s: Annotated[float, Field(ge=0)]
     communication_s: Annotated[float, Field(ge=0)]
@@ -262,7 +262,7 @@ class Difference(Document):
 
 
 class CheckpointChange(Document):
-    """What a checkpoint of one plan is to another that continues from it.
+    """Relation of a plan's checkpoint to another plan that continues from it.
 
     `how`: loaded as it is; resharded as it is loaded, with the optimizer's states or the weights alone; its weights
     converted by the commands; impossible; or not known. `moved_gb` is read and written, `seconds` at the rate of the

@@ -1,4 +1,4 @@
-"""What a search answers with. The same schema in the database, the API, the files and the pages."""
+"""The answer of a search. The same schema in the database, the API, the files and the pages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FINISHED: frozenset[str] = frozenset({"optimal", "feasible", "infeasible", "canc
 
 
 class Breakdown(Document):
-    """Where a step's time goes, on the rank that sets the pace. All parts >= 0; their sum is the step time."""
+    """Parts of a step's time, on the rank that sets the pace. All parts >= 0; their sum is the step time."""
 
     compute_s: float = 0.0
     exposed_tp_s: float = 0.0
@@ -93,7 +93,7 @@ class Stage(Document):
 
 
 class Hidden(Document):
-    """How much communication runs behind computation, as shares of the total of its kind.
+    """Shares of communication that run behind computation, of the total of its kind.
 
     ep_share_steady is the share inside pairs of a forward and a backward; ep_share_step that of the whole step, which
     grows with the number of micro batches. paired_share: forwards that run in a pair.
@@ -194,7 +194,7 @@ class MemoryInterval(Document):
 
 
 class Evidence(Document):
-    """What published runs say of one axis or feature of a plan.
+    """Published runs of one axis or feature of a plan.
 
     axis: a degree, `schedule`, `moe_dispatcher` or `feature`. runs: on chips of the family, with the feature, or with
     the degree within a factor of two. nearest_record: of them, or of all where there are none, the one that ran most
@@ -209,7 +209,7 @@ class Evidence(Document):
 
 
 class Bet(Document):
-    """What the fastest plan has to be right about and the recommended one has not.
+    """A condition that the fastest plan rests on and the recommended one does not.
 
     kind: `unproven` (no run has the feature or degree), `memory` (it may not fit), `number` (a number of the error box
     at its bad end costs it more). cost_pct: how much longer its step is where the bet is lost, against winning it.
@@ -233,7 +233,7 @@ class Fastest(Document):
 
 
 class Valley(Document):
-    """How flat the ground around the fastest plan is.
+    """Plans near the fastest one: how many are within a small share of its time.
 
     layouts: strategies whose estimated step is within this share of the fastest one's. shared: axes and values that all
     of them have. fewest_unproven: of the plans among them, the one that rests on the fewest unproven features.
@@ -277,7 +277,7 @@ class BoxNumber(Document):
 
 
 class RiskRanking(Document):
-    """What plans are ranked by: the expected cost of a step over shared draws of the error box, failed launches and
+    """The ranking's cost: the expected cost of a step over shared draws of the error box, failed launches and
     restarts included, among plans that fit with at least this probability.
 
     compared: plans. draws: 0 where there was no time for any. proven_share: of the predicted gain of a feature or
@@ -313,7 +313,7 @@ class Rescaled(Document):
 
 
 class ExpertImbalance(Document):
-    """How unevenly experts are taken to load the ranks of a plan: tokens of the busiest rank against the mean.
+    """Imbalance of experts that a plan assumes: tokens of the busiest rank against the mean.
 
     ep: ranks that the factors are of, as experts are placed before any are moved or copied. time_factor: sustained, in
     the step time. memory_factor: of one layer at its worst moment. memory_factor_of_stage: of a rank's layers together,
@@ -409,7 +409,7 @@ class Plan(Told):
 
 
 class Optimality(Document):
-    """How good the best plan is proven to be, within this model."""
+    """Proof of the best plan's quality, within this model."""
 
     objective: str
     bound: Bound = None
@@ -425,7 +425,7 @@ class Optimality(Document):
 
 
 class Counts(Document):
-    """What became of the candidates."""
+    """Numbers of candidates by their outcome."""
 
     enumerated: int = 0
     rejected: dict[str, int] = {}
@@ -443,7 +443,7 @@ class Timing(Document):
 
 
 class Unrestricted(Document):
-    """What the target framework's launch rules cost: the best step without them."""
+    """Cost of the target framework's launch rules: the best step without them."""
 
     best_step_time_s: float | None = None
     price_pct: float | None = None

@@ -43,7 +43,7 @@ Verdict = Literal["met", "missed", "not_countable"]
 
 
 class Band(Document):
-    """Where a prediction may lie for its figure to be met: two-sided."""
+    """Range of predictions that meet a figure: two-sided."""
 
     points: Annotated[float, Field(gt=0)] | None = None  # of the metric's own unit, both ways
     relative_pct: Annotated[float, Field(gt=0)] | None = None  # of the published value, both ways

@@ -1,4 +1,4 @@
-"""What a launch has to say about a model besides its shape, in the names of Hugging Face `config.json`.
+"""The recipe of a model's launch besides its shape, in the names of Hugging Face `config.json`.
 
 Rotary positions, norms, initialisation, biases and the router's scores and losses: none of it changes the time or the
 memory of a step that is modelled, but for what balances the router (`specs/training.py`). It travels with the model so
@@ -62,7 +62,7 @@ def _share(description: str) -> Any:
 
 
 class RopeScaling(Document):
-    """How rotary positions reach beyond the context that the model was first trained with."""
+    """Scaling of rotary positions beyond the context that the model was first trained with."""
 
     rope_type: Annotated[RopeType, Field(description="also read under its older name `type`")]
     factor: float | None = _positive("how many times longer the context becomes", 1_000_000)
@@ -88,7 +88,7 @@ class RopeScaling(Document):
 
 
 class Recipe(Document):
-    """What has to be said at the launch and costs no time or memory. Absent: nobody told it."""
+    """Settings of a launch that cost no time or memory. Absent: not given."""
 
     rope_theta: float | None = _positive("base of rotary positions", 1e12)
     compress_rope_theta: float | None = _positive("base of rotary positions in layers with compressed keys", 1e12)

@@ -174,7 +174,7 @@ ASSUMED_MICRO_BATCHES = 32  # a replica, where a run does not say its batch: wha
 
 
 class Diagnosis(Document):
-    """What was read otherwise than it was written.
+    """Fields that were read otherwise than they were written.
 
     widens : whether the prediction may be further off for it.
     """
@@ -382,7 +382,7 @@ def _batch(record: dict[str, Any], log: Diagnoses) -> None:
 def _measured(
     measured: dict[str, Any], record: Mapping[str, Any], fields: Iterable[str], log: Diagnoses
 ) -> dict[str, Any]:
-    """What was measured, in the units of the document."""
+    """The measurements, in the units of the document."""
     figures = {k: v for k, v in measured.items() if v is not None}
     training, cluster = record.get("training"), record.get("cluster")
     cards = cluster.get("num_npus") if isinstance(cluster, Mapping) else None
@@ -426,7 +426,7 @@ MemoryCounts = Literal["allocated", "reserved", "card"]
 
 
 class Measured(Document):
-    """What was measured. Throughput per card; memory of the fullest rank."""
+    """Measurements of a run. Throughput per card; memory of the fullest rank."""
 
     tokens_per_s_per_npu: TokensPerSecond | None = None
     step_time_s: Seconds | None = None

@@ -227,7 +227,7 @@ def _word_or_model(word: str) -> BeforeValidator:
 
 
 class RlTraining(Document):
-    """What one step generates, scores and trains on."""
+    """Samples that one step generates, scores and trains on."""
 
     algorithm: Annotated[Algorithm, Field(description="models that are loaded and phases that run")] = "grpo"
     prompts_per_step: Annotated[int, Field(ge=1, le=10_000_000, examples=[512])]
@@ -284,7 +284,7 @@ class RlTraining(Document):
 
 
 class RlStrategy(Document):
-    """Where generation and training run, and how generation is laid out; `Strategy` has the update's own degrees."""
+    """Placement of generation and training, and the layout of generation; `Strategy` has the update's own degrees."""
 
     placement: Placement = "colocated"
     generation_npus: Annotated[

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RlFacts:
-    """What rules of launches name (`autodeploy/stack/launch_rules.yaml`).
+    """Facts that rules of launches name (`autodeploy/stack/launch_rules.yaml`).
 
     training_ranks, generation_ranks : the same ranks where both share their cards. ranks_per_node : of the machine.
     generation_ranks_per_node : of them, those that generate. nodes : all. prompts, responses : of a step, and of a
@@ -85,7 +85,7 @@ def facts_of(
 
 
 def step_facts(rl: RlTraining) -> dict[str, Any]:
-    """What the samples of a step say of its launch."""
+    """Facts of a step's samples for rules of its launch."""
     prompt, response = rl.prompt_length.max_tokens, rl.response_length.max_tokens
     return {
         "prompts": rl.prompts_per_step,
@@ -98,7 +98,7 @@ def step_facts(rl: RlTraining) -> dict[str, Any]:
 
 
 def update_facts(strategy: Strategy, pack_tokens: int | None, *, ranks: int) -> dict[str, Any]:
-    """What the update on so many ranks says of its launch."""
+    """Facts of the update on so many ranks for rules of its launch."""
     return {
         "training_ranks": ranks,
         "tp": strategy.tp,
@@ -114,7 +114,7 @@ def update_facts(strategy: Strategy, pack_tokens: int | None, *, ranks: int) -> 
 
 
 def generation_facts(layout: GenerationLayout, *, ranks: int, ranks_per_node: int) -> dict[str, Any]:
-    """What generation on so many ranks says of its launch.
+    """Facts of generation on so many ranks for rules of its launch.
 
     Raises
     ------

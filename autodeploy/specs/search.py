@@ -1,4 +1,4 @@
-"""What counts as best, which strategies may be chosen and how hard to look."""
+"""Objective of a search, strategies that it may choose and its effort."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _KINDS: Final = {
 
 
 def offload_text(states: tuple[Offload, ...]) -> str:
-    """What leaves the device, as an axis writes it: `optimizer+gradients`, or `none`."""
+    """States that leave the device, as an axis writes them: `optimizer+gradients`, or `none`."""
     return "+".join(each for each in _STATES if each in states) or NOTHING_OFFLOADED
 
 
@@ -126,7 +126,7 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
 
 
 def value_of(strategy: RlStrategy, axis: RlAxis) -> float | str | None:
-    """What a strategy has of an axis, as a spec would write it."""
+    """A strategy's value of an axis, as a spec would write it."""
     if axis == "rl.offload":
         return offload_text(strategy.offload)
     name = axis.removeprefix("rl.")
@@ -207,7 +207,7 @@ Rule = Literal["averse", "neutral"]
 
 
 class RiskTerms(Document):
-    """What risks cost. P(fits) has two parts: whether a plan starts, which one launch shows, and whether it runs out of
+    """Costs of risks. P(fits) has two parts: whether a plan starts, which one launch shows, and whether it runs out of
     memory later, by chance.
     """
 
@@ -332,7 +332,7 @@ class SearchSpec(Document):
 
     @property
     def risk_terms(self) -> RiskTerms:
-        """What risks cost; of a word, the defaults."""
+        """Costs of risks; of a word, the defaults."""
         return self.risk if isinstance(self.risk, RiskTerms) else RiskTerms(rule=self.risk)
 
     def release(self, vendor: str | None, framework: str | None = None) -> Release | None:

@@ -159,14 +159,14 @@ def run_of(
     date: str | None = None,
     flags: frozenset[str] = frozenset(),
 ) -> Run:
-    """What facts of a stack depend on, of one run."""
+    """Facts of one run that facts of a stack depend on."""
     pp, etp = (1, 1) if strategy is None else (strategy.pp, strategy.etp or 1)
     kinds = model.attention_names | ({"moe"} if model.is_moe else set())
     return Run(precision, kinds, pp, etp, features, flags, date)
 
 
 def software_faults(software: SoftwareSpec | None, vendor: str | None) -> list[FieldError]:
-    """What of a spec's software no stack has, each under its own field."""
+    """Parts of a spec's software that no stack has, each under its own field."""
     if software is None:
         return []
     try:
@@ -182,7 +182,7 @@ def software_faults(software: SoftwareSpec | None, vendor: str | None) -> list[F
 
 
 def _override_fault(path: str, value: str) -> FieldError | None:
-    """What is wrong with one fact that is otherwise."""
+    """Fault of one overridden fact."""
     section, _, name = path.partition(".")
     if section == "features" and name in FEATURES:
         hint = Message("common.one_of", names=f"search.features.{name}, strategy.features")

@@ -44,7 +44,7 @@ AXES_OF = ("fix", "allow", "forbid")
 
 
 def rl_faults(spec: Spec) -> list[FieldError]:
-    """What contradicts the kind of training, or another part of the spec."""
+    """Contradictions of the kind of training with another part of the spec."""
     return list(_of_reinforcement(spec) if spec.training.rl is not None else _of_pre_training(spec))
 
 
@@ -138,7 +138,7 @@ ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 
 
 class Spec(Document):
-    """What to plan: the model, the cluster, the training, the search and the run of weeks.
+    """A request to plan: the model, the cluster, the training, the search and the run of weeks.
 
     `unmodelled` and `doubts` are told with every plan: what the file that the spec was read from has and no field here
     says.
@@ -156,13 +156,13 @@ class Spec(Document):
 
     @property
     def to_check(self) -> tuple[str, ...]:
-        """What whoever plans should check before a number is believed, the weightiest first."""
+        """Assumptions to check before a number is believed, the weightiest first."""
         return (*map(changes_the_result, self.unmodelled), *self.doubts)
 
     @model_validator(mode="before")
     @classmethod
     def _optimizer_switched_on(cls, document: Any) -> Any:
-        """What the training says of its optimizer is a feature of its plans."""
+        """Features of a plan that the training's optimizer switches on."""
         if not isinstance(document, Mapping) or not isinstance(training := document.get("training"), Mapping):
             return document
         search, name = document.get("search", {}), training.get("optimizer")
@@ -188,7 +188,7 @@ class Spec(Document):
 
 
 def vendor_of(profile: Any) -> str | None:
-    """Who makes the chips of a profile: of one by name, or in a file that a command line or a program names."""
+    """Vendor of a profile's chips: of one by name, or in a file that a command line or a program names."""
     if not isinstance(profile, str) or not (profile in list_profiles() or profile.endswith((".yaml", ".yml"))):
         return None
     try:

@@ -89,7 +89,7 @@ class _Open(tuple[str, ...]):
 
 
 class Recompute(Document):
-    """What the backward pass computes again instead of keeping it.
+    """Recomputation: the part of the forward pass that the backward pass runs again.
 
     `num_layers` counts layers of each pipeline stage and is capped at the stage's layers; absent means all of
     them. `per_stage` names, for each pipeline stage, how many layers recompute each module ("full" = the layer).

@@ -1,4 +1,4 @@
-"""What is trained: sequence, batch, precision and how evenly the router spreads tokens."""
+"""The training: sequence, batch, precision and how evenly the router spreads tokens."""
 
 from __future__ import annotations
 

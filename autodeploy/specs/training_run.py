@@ -114,7 +114,7 @@ class RunSpec(Document):
 
 
 def ramp_error(phase: Phase, global_batch: int) -> str | None:
-    """What is wrong with the ramp of a phase whose batch is known, in words."""
+    """Fault of the ramp of a phase whose batch is known, in words."""
     ramp = phase.ramp
     if ramp is None:
         return None

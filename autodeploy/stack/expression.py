@@ -85,7 +85,7 @@ def _meaning_of(text: str) -> Callable[[Values], Any]:
 
 
 def _meaning(node: ast.expr) -> Callable[[Values], Any]:
-    """What gives an expression's value: made once, asked with other values again and again."""
+    """Function of an expression's value: made once, asked with other values again and again."""
     match node:
         case ast.Constant(value=bool() | int() | float() as constant):
             return lambda values: constant

@@ -40,7 +40,7 @@ VARIANT_LISTS = ("keys", "unless", "needs", "gives_way_to", "models")
 
 
 class Stack(Protocol):
-    """What launchability follows from: a release's components and what its parser registers."""
+    """Basis of launchability: a release's components and what its parser registers."""
 
     def has(self, component: str) -> bool:
         """Whether the component is part of it."""
@@ -70,7 +70,7 @@ class LaunchFlag:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How one component launches a feature.
+    """Launch of a feature by one component.
 
     by : the part of the launch that says it where it is not the feature's own flags: schedule, placement, dispatcher,
         sequence, memory, environment. flags : all of them have to be registered. keys : of a configuration file, by
@@ -115,7 +115,7 @@ def _holds(stack: Stack, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AskedFor:
-    """What a strategy has to have where the spec switches the feature on, and the rule's name and words."""
+    """Requirements of a strategy where the spec switches the feature on, and the rule's name and words."""
 
     name: str
     require: str
@@ -165,11 +165,11 @@ class Feature:
     launch: tuple[Variant, ...] = ()
 
     def variant(self, stack: Stack) -> Variant | None:
-        """How a release launches it; None where it can't."""
+        """Variant of a feature in a release; None where it can't launch it."""
         return next((each for each in self.launch if each.fits(stack)), None)
 
     def condition(self, stack: Stack | None) -> str:
-        """Which strategies the release's components can run it with; empty: all."""
+        """Condition on strategies with which the release's components can run it; empty: all."""
         if stack is None:
             return ""
         return next((each.when for each in self.launch if stack.has(each.component)), "")
@@ -187,7 +187,7 @@ def expand(name: str) -> tuple[str, ...]:
 
 
 def mechanisms(features: Iterable[str]) -> frozenset[str]:
-    """What the formulas know features by; facts of a record's run, such as graph mode, are their own."""
+    """Mechanisms by which the formulas know features; facts of a record's run, such as graph mode, are their own."""
     return frozenset(FEATURES[name].mechanism if name in FEATURES else name for name in features)
 
 
@@ -277,5 +277,5 @@ FEATURES: dict[str, Feature] = _shipped()
 
 @lru_cache(maxsize=64)
 def variants_of(release: Stack) -> Mapping[str, Variant | None]:
-    """How a release launches each feature, by name; None where it can't."""
+    """Variants of a release's features, by name; None where it can't launch one."""
     return MappingProxyType({name: each.variant(release) for name, each in FEATURES.items()})

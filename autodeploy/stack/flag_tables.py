@@ -1,4 +1,4 @@
-"""What the parser of each release registers: flags (or keys of a configuration), their types, choices and values.
+"""Flags (or keys of a configuration) that each release's parser registers: types, choices and values.
 
 The tables are made from the releases' sources: `make flags` loads each release's own parser and writes what it finds.
 """
@@ -42,7 +42,7 @@ class RegisteredFlag:
     source: str
 
     def fault(self, values: Sequence[str]) -> str | None:
-        """What the parser has against these values; None: nothing.
+        """Fault of these values in the parser; None: nothing.
 
         Values that a shell fills in later, as "${TP}", are only counted.
         """

@@ -140,7 +140,7 @@ def launchers() -> tuple[str, ...]:
 
 
 def title_of(name: str) -> str:
-    """How a framework writes its own name; of what is none, the name as it stands."""
+    """Spelling of a framework's name by itself; of what is none, the name as it stands."""
     return FRAMEWORKS[name].title if name in FRAMEWORKS else name
 
 

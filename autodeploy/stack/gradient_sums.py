@@ -1,4 +1,4 @@
-"""Who adds a weight's gradient to the sum over micro batches: the product that makes it, or an operator of its own.
+"""Accumulation of a weight's gradient over micro batches: by the product that makes it, or an operator of its own.
 
 Plain products of MindSpeed, Megatron-LM and compiled graphs add in their epilogue unless
 `--no-gradient-accumulation-fusion` is given (Megatron-LM, training/arguments.py: on by default). MindSpeed's grouped

@@ -1,4 +1,4 @@
-"""What frameworks of post-training refuse, as data: conditions over the numbers of a launch, each with its source."""
+"""Refusals of frameworks of post-training, as data: conditions over the numbers of a launch, each with its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of data say: a sentence of their own, or a form of sentence that many records fill."""
+"""Texts of records of data: a sentence of their own, or a form of sentence that many records fill."""
 
 from __future__ import annotations
 

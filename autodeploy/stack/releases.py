@@ -94,7 +94,7 @@ class Release:
         return tuple(name for name in names if self.registers(*name.split()))
 
     def source(self, flag: str) -> str:
-        """Where the flag is registered: repository, commit, path and line."""
+        """Place where the flag is registered: repository, commit, path and line."""
         parser_flag = self.registered[flag]
         component = self.components[parser_flag.registered_in]
         return f"{component.repository}@{component.short}:{parser_flag.source}"

@@ -37,14 +37,14 @@ _LAUNCHES: Final[dict[str, tuple[Variant, ...]]] = {"1f1b": (*_BY_PLACEMENT, *_U
 
 
 def variants_of(name: str) -> tuple[Variant, ...]:
-    """How components launch the schedule of that name; nothing where no public release does."""
+    """Launches of the schedule of that name by component; none where no public release has it."""
     if name in _LAUNCHES:
         return _LAUNCHES[name]
     return FEATURES[name].launch if name in FEATURES else ()
 
 
 def variant_of(name: str, stack: Stack) -> Variant | None:
-    """How a release launches the schedule; None where it can't."""
+    """Launch of the schedule by a release; None where it can't."""
     return next((each for each in variants_of(name) if each.fits(stack)), None)
 
 

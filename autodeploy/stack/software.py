@@ -61,7 +61,7 @@ TODAY: Final = "master"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the facts of a stack depend on.
+    """Facts of a run that those of a stack depend on.
 
     models : kinds that the model is of: moe, and those of its attention.
     named : features that the run says by name. date : a release or a day in a record's own words; None: not told.
@@ -145,7 +145,7 @@ class Stack:
     facts: Mapping[str, Mapping[str, tuple[Fact, ...]]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """What a list of stacks says of it."""
+        """Summary of a stack for lists."""
         return {
             "name": self.name,
             "title": self.title,
@@ -199,7 +199,7 @@ class Software:
 
 
 def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None) -> Software:
-    """What a stack is for a run: the one reading of stack documents.
+    """Facts of a stack for a run: the one reading of stack documents.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ def _with_parents(
 
 
 def _faults(document: Mapping[str, Any]) -> list[FieldError]:
-    """What is no stack in a document, each under its own place."""
+    """Faults of a document as a stack, each under its own place."""
     errors = []
 
     def refuse(path: str, names: tuple[str, ...]) -> None:
@@ -399,7 +399,7 @@ def default_stack(target: str, vendor: str | None) -> Stack:
 
 
 def unnamed_features(target: str, vendor: str | None, run: Run | None = None) -> frozenset[str]:
-    """What a launch of a framework has on, on a vendor's chips, without being asked."""
+    """Features that a launch of a framework has on, on a vendor's chips, without being asked."""
     return resolved(default_stack(target, vendor), run or Run()).features
 
 

@@ -491,7 +491,7 @@ def closed_form_classes_s(
 def in_step_s(
     kind: str, stages: StageClasses, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
 ) -> Floats:
-    """What interleaved chunks take that keep step with each other [n]: an estimate beside the bound, not a bound.
+    """Time of interleaved chunks that keep step with each other [n]: an estimate beside the bound, not a bound.
 
     A group of micro batches runs through chunk after chunk on all stages at once, so a chunk that is longer on one
     stage than on its neighbours (a head, an embedding) holds all of them up, whatever the stage's other chunks save:

@@ -30,7 +30,7 @@ EQUAL = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class SchedulePath:
-    """How often a path runs each chunk's forward and backward [pp, vpp], fuses a pair [pp, f, b], crosses an edge.
+    """Counts of a path: each chunk's forward and backward [pp, vpp], fused pairs [pp, f, b], edges that it crosses.
 
     A pair counts in `forward` and in `backward` too, and its hidden time is taken off again by `pairs`. Of the edges,
     `covered` [pp, f, b] leave a pair and `split` [pp, vpp] a split backward of that chunk.

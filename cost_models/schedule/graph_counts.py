@@ -29,7 +29,7 @@ def of_stages(
     vpp: Counts,
     micro_batches: Counts,
 ) -> Counts:
-    """What `read` says of (kind, pp, vpp, micro batches) about every stage [pp], at the stages of candidates [n].
+    """Values of `read` for (kind, pp, vpp, micro batches) and every stage [pp], at the stages of candidates [n].
 
     It is asked once for each pipeline that there is. A pipeline whose order does not exist has 0.
     """
@@ -54,7 +54,7 @@ def paired_slots(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:
 
 
 def idle_stages(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:
-    """How long equal stages idle, in passes of one micro batch through a whole stage, where pairs hide nothing [pp].
+    """Idle time of equal stages, in passes of one micro batch through a whole stage, where pairs hide nothing [pp].
 
     A backward takes twice as long as a forward.
     """

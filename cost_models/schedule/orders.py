@@ -79,7 +79,7 @@ class OperationOrder:
 
     @cached_property
     def pairs(self) -> npt.NDArray[np.bool_]:
-        """Which slots are fused forward-backward pairs [pp, slots]."""
+        """Slots that are fused forward-backward pairs [pp, slots]."""
         return np.asarray((self.forward_micro_batch != NONE) & (self.backward_micro_batch != NONE))
 
     @cached_property
@@ -172,7 +172,7 @@ def schedule_problem(kind: str, pp: int, vpp: int, micro_batches: int) -> str | 
 
 
 def chunks_in_words(how: Schedule) -> str:
-    """How many chunks a device has where there is a limit: one chunk, two chunks, 2 to 4 chunks."""
+    """Number of chunks of a device where there is a limit: one chunk, two chunks, 2 to 4 chunks."""
     if how.least_chunks == how.most_chunks:
         return {1: "one chunk", 2: "two chunks"}.get(how.most_chunks, f"{how.most_chunks} chunks")
     return f"{how.least_chunks} to {how.most_chunks} chunks"

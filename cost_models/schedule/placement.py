@@ -1,4 +1,4 @@
-"""Which part of the model sits in which chunk of which device."""
+"""Placement of parts of the model in chunks of devices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parts_of(how: Schedule, pp: int, vpp: int) -> tuple[Places, ...]:
 
 
 def parameter_copies(kind: str) -> int:
-    """How many devices of a pipeline hold the same parameters: two where micro batches enter from both ends."""
+    """Number of devices of a pipeline that hold the same parameters: two where micro batches enter from both ends."""
     return schedule(kind).copies
 
 

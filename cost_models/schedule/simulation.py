@@ -194,7 +194,7 @@ MOST_ENDS = 250_000
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What the graph says about each candidate.
+    """Times of the graph for each candidate.
 
     makespan_s [n]; busy_s, idle_s, paired_hidden_s [n, pp]: time in slots, time in gaps (before, between and after
     slots, each measured as a gap), communication hidden inside pairs. start_s, end_s [pp, slots] of the first
@@ -271,7 +271,7 @@ def simulate(
 
 @kept(256)
 def pair_counts(order: OperationOrder) -> npt.NDArray[np.int64]:
-    """How often each device fuses a forward of chunk f with a backward of chunk b [pp, f, b]."""
+    """Number of times each device fuses a forward of chunk f with a backward of chunk b [pp, f, b]."""
     counts = np.zeros((order.pp, order.vpp, order.vpp), dtype=np.int64)
     device, slot = np.nonzero(order.pairs)
     np.add.at(counts, (device, order.forward_chunk[device, slot], order.backward_chunk[device, slot]), 1)

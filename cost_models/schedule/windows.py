@@ -80,7 +80,7 @@ class ExpertExchange:
 
 @dataclass(frozen=True, slots=True)
 class ForwardHalf:
-    """What the forward of a layer brings to a pair.
+    """Forward of a layer as a part of a pair.
 
     around: attention, routing, permutation and shared experts; middle: routed experts and the sorting beside them, or
     a dense layer's MLP.
@@ -94,7 +94,7 @@ class ForwardHalf:
 
 @dataclass(frozen=True, slots=True)
 class BackwardHalf:
-    """What the backward of a layer brings to a pair.
+    """Backward of a layer as a part of a pair.
 
     middle: dX of shared and routed experts, or a dense layer's MLP; expert_dw: the routed experts' dW; around: routing
     and attention dX; left_over_dw: dW of attention and shared experts, which runs beside the combine of the next

@@ -40,7 +40,7 @@ class Run:
 
     @property
     def predicted(self) -> Predicted:
-        """What the plan was made from.
+        """Inputs of the plan.
 
         Raises
         ------

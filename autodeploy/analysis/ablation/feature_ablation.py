@@ -208,7 +208,7 @@ UNIT = "% throughput"
 
 
 def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[], bool] | None = None) -> AblationReport:
-    """What each feature of a strategy buys on its own layout.
+    """Gain of each feature of a strategy on its own layout.
 
     The strategy is the spec's own, or else the best plan of a search. Its placement and degrees stay; a feature that is
     off takes its strategy field back to the framework's usual (`switches.STATED`). Rows: the strategy with none of its

@@ -148,7 +148,7 @@ def _host_event_ms(_: Run, variant: Run) -> float:
 
 
 def _host_event_change_pct(baseline: Run, variant: Run) -> float:
-    """What the host does for one layer and micro batch, variant against baseline."""
+    """Change of the host's work for one layer and micro batch, variant against baseline."""
     return 100.0 * (host_event_s(variant.predicted) / host_event_s(baseline.predicted) - 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What a launch is compared with: a plan, an earlier check, or the script before a change; and what differs from it."""
+"""Baseline of a launch: a plan, an earlier check, or the script before a change; and what differs from it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def predicted(baseline: Baseline, planner: CheckPlanner) -> Plan | None:
 
 
 def changes_between(baseline: Baseline, before: Plan | None, launch: Launch | None, after: Plan | None) -> Changes:
-    """What differs: flags where both have a script, else fields of the strategy; parts of a step, and why."""
+    """Differences: flags where both have a script, else fields of the strategy; parts of a step, and why."""
     flags = None if launch is None else launch.flags
     fields: tuple[FieldChange, ...] = ()
     if baseline.flags is not None and flags is not None:
@@ -89,7 +89,7 @@ def flag_changes_between(before: Mapping[str, str] | None, after: Mapping[str, s
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[FieldChange, ...]:
-    """What is in one and not in the other, or with another value, in the order of the names."""
+    """Entries that one has and the other has not, or with another value, in the order of the names."""
     return tuple(
         FieldChange(name=name, before=_shown(before, name), after=_shown(after, name))
         for name in sorted(before.keys() | after.keys())

@@ -59,7 +59,7 @@ class FlagRule:
     without: str = ""
 
     def names(self) -> frozenset[str]:
-        """What the rule reads."""
+        """Names that the rule reads."""
         return names(self.require) | names(self.when)
 
     def blanks(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class FlagRule:
         return tuple(sorted(names(self.require) & {*flag_values(), "world"}))
 
     def sentence(self, values: Mapping[str, Any], given: str) -> str:
-        """What a launch breaks that has these values and flags."""
+        """Text of the rule broken by a launch that has these values and flags."""
         filled, text = {**values, GIVEN: given}, self.text
         if text.values:
             text = Message(text.key, **{name: term.format_map(filled) for name, term in text.values.items()})
@@ -82,7 +82,7 @@ class FlagRule:
 
 @dataclass(frozen=True, slots=True)
 class FlagValue:
-    """How a name of the rules is read from flags: the first of them that is given, or an expression.
+    """Reading of a name of the rules from flags: the first of them that is given, or an expression.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def words() -> dict[str, str]:
 
 
 class FlagValues(Mapping[str, Any]):
-    """What a launch says of the names that rules use; a name without a known value raises `NotKnown`.
+    """Values of the names that rules use in a launch; a name without a known value raises `NotKnown`.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ def _of_lists(name: str, text: str, wanted: str) -> int:
 
 
 def _of_layout(name: str, text: str, wanted: str) -> int:
-    """What `FlagValue.layout` names."""
+    """Values that `FlagValue.layout` names."""
     plain = expanded_layout(text)
     if plain is None:
         raise NotKnown(name)

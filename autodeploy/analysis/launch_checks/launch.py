@@ -1,4 +1,4 @@
-"""What is checked: a spec with the strategy of a launch, and where it came from."""
+"""A launch to check: a spec with its strategy, and where it came from."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def launch_of(
 
 
 def _doubts(imported: ImportResult, spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is not modelled and what is assumed: of the file itself, or what travelled with a spec."""
+    """Settings that are not modelled or assumed: of the file itself, or what travelled with a spec."""
     notes = imported.diagnostics
     if imported.kind in LAUNCH_FILES:
         contradicted = frozenset(notes.contradictions)

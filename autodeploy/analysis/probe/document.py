@@ -47,7 +47,7 @@ class Measurement(Document):
 
 
 class ProbedDevice(Document):
-    """What was measured on. `runtime_bytes`: memory beside tensors once work has begun."""
+    """Device of the measurements. `runtime_bytes`: memory beside tensors once work has begun."""
 
     kind: Literal["cpu", "cuda", "npu"]
     name: str
@@ -60,7 +60,7 @@ class ProbedDevice(Document):
 
 
 class Request(Document):
-    """What the probe was made for."""
+    """Request of a probe."""
 
     spec_hash: str = ""
     model: str = ""

@@ -265,7 +265,7 @@ def _weights(points: Sequence[Measurement]) -> Floats:
 
 
 def _scatter(kinds: Sequence[str], weights: Floats, residuals: Floats) -> Floats:
-    """How far the measurements of each one's kind lie from the curve: what the curve can't follow is no evidence."""
+    """Distance of the measurements of each one's kind from the curve: what the curve can't follow is no evidence."""
     scatter = np.zeros(len(kinds))
     for kind in set(kinds):
         inside = np.array([each == kind for each in kinds])

@@ -30,7 +30,7 @@ DEVICE = "CPU"
 
 @dataclass(frozen=True, slots=True)
 class CpuFacts:
-    """What the system says of its processors. `flops_per_cycle` : FP32, of one core."""
+    """Facts of the system's processors. `flops_per_cycle` : FP32, of one core."""
 
     title: str
     cores: int

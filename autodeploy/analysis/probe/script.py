@@ -266,7 +266,7 @@ MOST_PLANS = 3
 
 
 def request_of(spec: Spec, plans: Sequence[Plan], *, nodes: int = 1, ranks: int | None = None) -> dict[str, Any]:
-    """What to measure for the best of a spec's plans.
+    """Measurements for the best of a spec's plans.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def request_of(spec: Spec, plans: Sequence[Plan], *, nodes: int = 1, ranks: int 
 
 
 def _in_turns(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What counts most of each kind first, kinds in turns: where time runs out every kind has been measured."""
+    """Measurements by turns of kinds, what counts most first: where time runs out every kind has been measured."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for each in measurements:
         kinds.setdefault(each["kind"], []).append(each)

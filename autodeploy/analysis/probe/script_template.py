@@ -141,7 +141,7 @@ class Machine:
         return max(0, total - free - self.api.memory_reserved())
 
     def facts(self):
-        """What this machine is."""
+        """Facts of this machine."""
         name, memory, driver = platform.processor() or platform.machine(), 0, ""
         if self.asynchronous:
             properties = self.api.get_device_properties(self.local_rank)

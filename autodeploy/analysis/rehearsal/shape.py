@@ -99,7 +99,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """What a rehearsal is made smaller by: stages, ranks of an expert group, layers that a chunk has fewer."""
+    """Reductions of a rehearsal: stages, ranks of an expert group, layers that a chunk has fewer."""
 
     pp: int
     ep: int

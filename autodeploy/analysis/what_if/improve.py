@@ -117,7 +117,7 @@ def _with_tensor_ranks(layout: GenerationLayout, tp: int) -> dict[str, int] | No
 
 
 def _offloads(how: RlStrategy) -> Iterator[tuple[str, str, RlStrategy]]:
-    """What leaves the device while it generates, where both share it."""
+    """States that leave the device while it generates, where both share it."""
     if how.placement != "colocated":
         return
     for states in OFFLOADS:
@@ -544,7 +544,7 @@ def _axes(how: RlStrategy) -> dict[str, float | str | None]:
 
 
 def _best_gain_pct(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> float | None:
-    """What the best plan of a short search would bring."""
+    """Gain of the best plan of a short search."""
     result = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
     if not result.plans:
         return None

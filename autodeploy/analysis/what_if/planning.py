@@ -1,4 +1,4 @@
-"""What these questions need of the planner."""
+"""Interface of these questions to the planner."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Message(Document):
 
 
 class Counts(Document):
-    """What the first rank of a pipeline stage holds, sends and keeps in one step.
+    """State, messages and kept bytes of the first rank of a pipeline stage in one step.
 
     parameters, expert_parameters: by chunk. order: passes as they run, F0.3 being the forward pass of micro batch 3
     through chunk 0 and F1.0B0.2 two merged ones. kept_bytes: at the worst end of a pass.
@@ -67,7 +67,7 @@ class StageReport(Document):
 
 
 class WitnessReport(Document):
-    """What a framework did with a launch at toy widths. changed: flags that differ from the launch's own."""
+    """Behaviour of a framework with a launch at toy widths. changed: flags that differ from the launch's own."""
 
     release: str
     commits: dict[str, str]

@@ -1,4 +1,4 @@
-"""What the product says that the first rank of each pipeline stage holds, sends and keeps in one step."""
+"""Predicted state, messages and kept bytes of the first rank of each pipeline stage in one step."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What formulas read: model, run, machine, router, documents."""
+"""Inputs of formulas: model, run, machine, router, documents."""

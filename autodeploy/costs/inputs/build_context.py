@@ -179,7 +179,7 @@ def operator_features(
 
 
 def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str]) -> Loads:
-    """What the spec says about the router: its file of expert loads, else the families behind its two factors.
+    """Loads of the spec's router: its file of expert loads, else the families behind its two factors.
 
     Experts padded to a capacity all do the same work, whatever the router sends them.
 
@@ -394,7 +394,7 @@ def _device_with_peak(profile: Profile, cluster: ClusterSpec, precision: str) ->
 
 
 def _limit_bytes(device: Device, search: SearchSpec) -> float:
-    """What the framework may use of a card: what the driver leaves, or less where the spec says so."""
+    """Bytes of a card that the framework may use: those that the driver leaves, or fewer where the spec says so."""
     usable = device.usable_hbm_bytes
     return min(search.memory_limit_gib * GIB, usable) if search.memory_limit_gib else usable
 
@@ -408,7 +408,7 @@ def _host_bytes_per_device(profile: Profile, search: SearchSpec) -> float:
 def _facts(
     spec: Spec, profile: Profile, features: frozenset[str], world: int, global_batch: int, *, shards_states: bool
 ) -> dict[str, Any]:
-    """What legality rules read of a spec."""
+    """Facts of a spec for legality rules."""
     switches, release = spec.search.features.items(), spec.search.release(profile.vendor)
     return facts_of(
         spec.model,

@@ -1,4 +1,4 @@
-"""What stays the same for all candidates of one spec: model, run, machine and the features that are on."""
+"""The context of all candidates of one spec: model, run, machine and the features that are on."""
 
 from __future__ import annotations
 
@@ -219,12 +219,12 @@ class Context:
 
     @cached_property
     def mechanisms(self) -> frozenset[str]:
-        """What the formulas know the features by."""
+        """Mechanisms of the features, by which formulas know them."""
         return mechanisms(self.features)
 
     @property
     def framework(self) -> Framework:
-        """What the target framework can do."""
+        """Capabilities of the target framework."""
         return FRAMEWORKS[self.target]
 
     @property
@@ -350,7 +350,7 @@ class Context:
         )
 
     def whole_through_step(self, candidates: Candidates) -> Bools:
-        """Where weights are gathered once a step, and gradients stay whole until they are reduced once [n].
+        """Candidates that gather weights once a step, and keep gradients whole until they are reduced once [n].
 
         FSDP2 under a pipeline: PyTorch's stages neither reshard nor reduce before the last micro batch, for in every
         one exchanges would be exposed. Source: torch/distributed/pipelining/stage.py, backward_maybe_with_nosync;
@@ -359,7 +359,7 @@ class Context:
         return np.asarray((candidates.pp > 1) & self.each_parameter_sharded)
 
     def _experts_apart(self, candidates: Candidates) -> Bools:
-        """Where experts are a unit of their own that is sharded [n]."""
+        """Candidates whose experts are a unit of their own that is sharded [n]."""
         return np.asarray((candidates.ep > 1) & self.each_parameter_sharded)
 
     def expert_gradient_bytes(self, candidates: Candidates) -> Floats:
@@ -388,7 +388,7 @@ class Context:
         )
 
     def levels_experts(self, candidates: Candidates) -> Bools:
-        """Where experts can be moved or copied [n], as the release launches it."""
+        """Candidates whose experts can be moved or copied [n], as the release launches it."""
         levels = candidates.ep > 1
         for name in sorted(self.features & FEATURES.keys()):
             feature = FEATURES[name]
@@ -398,7 +398,7 @@ class Context:
         return np.asarray(levels)
 
     def condition_values(self, candidates: Candidates, read: Iterable[str]) -> dict[str, Any]:
-        """What the conditions of features' records may name: of axes and facts what is read, and what follows."""
+        """Names of conditions in features' records: of axes and facts what is read, and what follows."""
         return {
             **values_read(candidates, self.facts, read),
             "paired": candidates.paired,

@@ -1,4 +1,4 @@
-"""How evenly the experts of each candidate load its ranks: as the framework places them, moved, or partly copied."""
+"""Balance of experts over the ranks of each candidate: as the framework places them, moved, or partly copied."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ExpertBalance:
 
     @property
     def busiest(self) -> tuple[Floats, ...]:
-        """What the busiest rank's exchanges depend on."""
+        """Load that the busiest rank's exchanges depend on."""
         return self.compute, self.exchange, self.node
 
     @property
@@ -122,7 +122,7 @@ class ExpertBalance:
 
 @dataclass(frozen=True, slots=True)
 class Levelling:
-    """How experts are moved or copied, as the launch says it.
+    """Moves or copies of experts, as the launch says it.
 
     interval_steps : between placements. least_drop : of a layer's coefficient of variation for which its experts move.
     hot_experts : that every rank receives the weights of, where a rank holds so many.
@@ -155,7 +155,7 @@ class ExpertRanks:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What is known about the router: two factors, or a series of loads (of experts, or of a log's ranks).
+    """Loads of the router: two factors, or a series of loads (of experts, or of a log's ranks).
 
     sustained, worst : the family behind the factor that sizes time, and behind the one that sizes memory.
     """
@@ -328,7 +328,7 @@ def _placed_of_file(loads: Loads, ranks: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=512)
 def _capped_factor(loads: Loads, factor: float, ranks: int) -> float:
-    """What capacity leaves of a factor: busiest rank after dropping against the mean rank before."""
+    """A factor under a capacity: busiest rank after dropping against the mean rank before."""
     if factor <= 1.0 or loads.capacity is None:
         return 1.0
     series = series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, loads.levelling.interval_steps)

@@ -168,7 +168,7 @@ def _release_factor(profile: Profile, value: Mapping[str, Number], name: str, ab
 def _compute_rates(
     profile: Profile, device: Device, precision: str, value: Mapping[str, Number], features: frozenset[str]
 ) -> ComputeRates:
-    """What a device computes and moves in a second, in this precision."""
+    """Rates of a device in this precision: operations and bytes in a second."""
     fixed = profile.fixed_costs
     attention = np.asarray(value["attention_of_torch"] if "torch_attention" in features else 1.0)
     return ComputeRates(

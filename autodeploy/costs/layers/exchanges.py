@@ -273,7 +273,7 @@ class LayerInputs:
 
 @dataclass(frozen=True)
 class _Work:
-    """What exchanges of a layer may run beside: its operators' seconds by name."""
+    """Operators that exchanges of a layer may run beside: their seconds by name."""
 
     layer: LayerInputs
     times: dict[str, OperatorTime]

@@ -53,7 +53,7 @@ PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
 
 
 class ChoiceCost(NamedTuple):
-    """What a memory choice frees and costs, per layer and micro batch [n].
+    """Bytes that a memory choice frees and seconds that it costs, per layer and micro batch [n].
 
     recompute_s: all that it adds to the backward pass; host_s: the part of it that waits for the host.
     """
@@ -340,7 +340,7 @@ def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> F
 def _pairing(
     layer: LayerInputs, times: LayerTimes, calls: tuple[Floats, Floats], passes: tuple[PhaseCost, PhaseCost]
 ) -> Pairing:
-    """What the layer's passes bring to a pair."""
+    """The layer's passes as a part of a pair."""
     each_s = 0.0 if layer.features.compiled else issue_each_s(layer)
     issue = tuple(np.asarray(each * each_s) for each in calls)
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
@@ -358,7 +358,7 @@ def _pairing(
 def _choices(
     layer: LayerInputs, kept: dict[str, Floats], times: LayerTimes, forward_host_s: Floats
 ) -> dict[str, ChoiceCost]:
-    """What each memory choice of this layer frees and costs; choices that free nothing here are left out."""
+    """Bytes freed and seconds cost by each memory choice of this layer; choices that free nothing here are left out."""
     table, zero = layer.table, layer.zero
     balanced = {t.name: t.kept_bytes for t in table.tensors if t.per_expert}
     touched = touched_by_choices(tuple(kept), tuple(times.trained), shares=table.by_operator is not None)
@@ -456,7 +456,7 @@ def _replayed_s(touched: Touched, times: LayerTimes, table: LayerTable) -> Float
 def _waits(
     touched: Sequence[Touched], saved: Mapping[str, Floats], work: Mapping[str, Floats], exposed: Floats
 ) -> Callable[[MemoryChoice], Floats | float]:
-    """How much of a choice's replay runs while the backward pass waits for an expert exchange (`exposed`).
+    """Share of a choice's replay that runs while the backward pass waits for an expert exchange (`exposed`).
 
     A replay needs no gradient, so it can run beside the exchanges of the backward pass that nothing else hides. Full
     recompute has them to itself; choices that may be combined share them in proportion to their work, so that together

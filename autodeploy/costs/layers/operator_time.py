@@ -144,7 +144,7 @@ P = ParamSpec("P")
 
 
 class Prices:
-    """What was found for objects that several layers share: a module of prediction is a layer and a head again."""
+    """Prices of objects that several layers share: a module of prediction is a layer and a head again."""
 
     def __init__(self) -> None:
         self._priced: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}

@@ -1,4 +1,4 @@
-"""What a layer gains when the forward of one micro batch runs against the backward of another."""
+"""Time gained by a layer when the forward of one micro batch runs against the backward of another."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CUBE = frozenset({"gemm", "grouped_gemm", "attention"})
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """What one layer brings to a pair as its forward and as its backward, per micro batch [n].
+    """A layer's part of a pair as its forward and as its backward, per micro batch [n].
 
     alone_s, device_s, issue_s: (forward, backward) of a pass alone, of it without waiting for the host, and of issuing
     its operators. waits_s: synchronisations of its forward.
@@ -91,7 +91,7 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class PairCost:
-    """What a pair of a forward and a backward hides, per micro batch [n]; zero where the schedule does not pair.
+    """Seconds hidden by a pair of a forward and a backward, per micro batch [n]; zero where the schedule does not pair.
 
     hidden_s : forward + backward - pair, for a layer after another one of its chunk. hidden_exchange_s : the part of it
     that is expert communication; the rest is waiting for the host. first_s : how much less the first layer of a chunk
@@ -212,7 +212,7 @@ class _Collectives:
 
 
 def _half(layer: LayerInputs, exchange: Exchange) -> str:
-    """Where a collective runs: beside attention, shared experts, or what is between dispatch and combine."""
+    """Window of a collective: beside attention, shared experts, or what is between dispatch and combine."""
     if not exchange.blocking:
         return "attention" if exchange.window == "attention" else "middle"
     beside = layer.operators.get(exchange.beside)

@@ -160,7 +160,7 @@ def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = 
 
 
 def layer_inputs(context: Context, candidates: Candidates) -> Iterator[tuple[LayerInputs, float]]:
-    """What formulas read of every kind of layer, then of embedding, head and prediction modules, and how many of each
+    """Inputs of formulas for every kind of layer, then of embedding, head and prediction modules, and how many of each
     the model has.
     """
     batch, model = _Batch.of(context, candidates), context.model
@@ -464,7 +464,7 @@ def _seconds(costs: UnitCosts, candidates: Candidates) -> Floats:
 
 
 def _allowed(other: Context, context: Context, candidates: Candidates) -> Bools:
-    """Where the target's rules on features leave the alternative [n]."""
+    """Candidates for which the target's rules on features leave the alternative [n]."""
     changed = {f"on_{name}" for name in other.features ^ context.features}
     values, legal = values_of(candidates, other.facts), np.ones(len(candidates), dtype=np.bool_)
     scope = scope_of(other.facts, other.target)

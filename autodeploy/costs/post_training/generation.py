@@ -43,7 +43,7 @@ MOST_OF_MEMORY = 0.95  # of a device, that an engine takes: what it does not cou
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Where a layout generates. npus : cards. left_bytes : of training's, on each die. staleness, partial : as of
+    """Place of generation. npus : cards. left_bytes : of training's, on each die. staleness, partial : as of
     `RlStrategy`.
     """
 

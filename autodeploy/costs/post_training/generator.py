@@ -45,7 +45,7 @@ class Generator:
     half_width: float
 
     def assumed(self) -> dict[Assumed, Message]:
-        """What a reader of a prediction should know of it, by what it is about."""
+        """Assumptions of a prediction for its reader, by what they are about."""
         assumptions: dict[Assumed, Message] = {}
         if self.mode_is_assumed:
             assumptions["mode_assumed"] = Message("evaluation.engine_mode_assumed", mode=self.mode)

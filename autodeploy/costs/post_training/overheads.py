@@ -1,4 +1,4 @@
-"""What a framework of post-training adds to a step, and what it does unless told: data, each with its ground."""
+"""Overheads of a framework of post-training, and its defaults: data, each with its ground."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a framework adds.
+    """Overheads of a framework.
 
     step_s : in which trainers wait for the host each step: rewards, batches, engines that go to sleep and wake [s].
     sequence_s : of the host, for each sequence of a batch and token: sampling, log probabilities, text [s].
@@ -39,13 +39,13 @@ def _documents() -> dict[str, dict[str, Any]]:
 
 
 def defaults_of(framework: str) -> dict[str, Any]:
-    """What a framework does unless told, whatever the spelling of its name; of one that is not known, what is usual."""
+    """Defaults of a framework, whatever the spelling of its name; of one that is not known, what is usual."""
     name = "".join(c for c in framework.lower() if c.isalnum())
     documents = _documents()
     return documents.get(name, documents[OTHER])
 
 
 def overheads_of(framework: str) -> Overheads:
-    """What a framework adds to a step."""
+    """Overheads of a framework in a step."""
     numbers = {name: each["value"] for name, each in defaults_of(framework)["overheads"].items()}
     return Overheads(**numbers)

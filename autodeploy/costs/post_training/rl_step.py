@@ -60,7 +60,7 @@ def kept_update(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked for; equal by its key. registered : kept alive, so that their ids stay theirs."""
+    """A question; equal by its key. registered : kept alive, so that their ids stay theirs."""
 
     key: tuple[object, ...]
     model: ModelSpec = field(compare=False)

@@ -1,4 +1,4 @@
-"""What a step trains on: its samples packed to sequences, and the context in which those are priced."""
+"""Samples of a step packed to sequences, and the context in which those are priced."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def update_training(samples: Samples) -> TrainingSpec:
 
 
 def unnamed_in_updates(vendor: str) -> frozenset[str]:
-    """What the usual software of post-training has on without naming it."""
+    """Features that the usual software of post-training has on without naming them."""
     return unnamed_features(post_trainers()[0], vendor)
 
 

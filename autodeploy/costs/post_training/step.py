@@ -41,7 +41,7 @@ GENERATION_PART, HAND_OVER_PART = "generation_s", "hand_over_s"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a reader of the prediction should know."""
+    """A note for readers of the prediction."""
 
     kind: NoteKind
     text: str
@@ -61,7 +61,7 @@ class RlPhase:
 
 @dataclass(frozen=True)
 class RlStep:
-    """What is predicted of a step.
+    """Prediction of a step.
 
     generation : tpot_ms, batch_per_replica, waves, kv_gib, longest_s, tail_share. samples_in_flight : responses begun
     and not yet trained on, at most. blocked_s : that all wait for the longest response under a staleness bound.

@@ -1,4 +1,4 @@
-"""What training takes of a step of post-training: scoring the samples, and updating on them, on the trainers' cards."""
+"""Training in a step of post-training: scoring the samples, and updating on them, on the trainers' cards."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def update_parts(
 
 
 def _then(results: Sequence[A | SpecError], step: Callable[[list[A]], list[B | SpecError]]) -> list[B | SpecError]:
-    """What a step makes of all that is not refused yet; refusals stay where they are."""
+    """Results of a step applied to all that is not refused yet; refusals stay where they are."""
     made = iter(step([each for each in results if not isinstance(each, SpecError)]))
     return [each if isinstance(each, SpecError) else next(made) for each in results]
 

@@ -1,4 +1,4 @@
-"""Where the weights of a model lie in training and in generation, and what bringing them over takes."""
+"""Layouts of a model's weights in training and in generation, and the cost of bringing them over."""
 
 from __future__ import annotations
 

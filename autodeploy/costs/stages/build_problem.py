@@ -40,7 +40,7 @@ MOST_CHOICES_OF_FEW = 2  # of a class with less than a fifth of the layers
 
 @dataclass(frozen=True, slots=True)
 class StageBuffers:
-    """What every stage holds whatever its layers, and the limit that is left for the allocator.
+    """Bytes that every stage holds whatever its layers, and the limit that is left for the allocator.
 
     workspace_bytes [pp] counts against limit_bytes, which is the card's usable memory scaled so that sum(stage) <=
     limit_bytes means that the allocator's peak with fragmentation, communication buffers and runtime fit the card.
@@ -165,7 +165,7 @@ def repriced(problem: InnerProblem, priced: Priced, *, choices: frozenset[str]) 
 
 
 def _costs(priced: Priced, shape: tuple[str, int, int], options: tuple[MemoryOption, ...]) -> dict[str, Any]:
-    """What depends on the machine: fields of the problem of a schedule with so many stages and chunks of each.
+    """Fields of the problem that depend on the machine, of a schedule with so many stages and chunks of each.
 
     Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are.
     """
@@ -189,7 +189,7 @@ def _costs(priced: Priced, shape: tuple[str, int, int], options: tuple[MemoryOpt
 
 
 def costs_on(problem: InnerProblem, batch: Priced, rows: Ints) -> ChunkCosts:
-    """What chunks of a candidate add up on the machines of some rows of a batch, each the same candidate.
+    """Sums of a candidate's chunks on the machines of some rows of a batch, each the same candidate.
 
     Parameters
     ----------

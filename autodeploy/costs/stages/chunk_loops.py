@@ -224,7 +224,7 @@ def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, 
 
 @compiled
 def pair_chunks(layout: Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
-    """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
+    """Seconds that pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
 
     layout [n, pp, vpp, classes], whole layers or parts of some. Tables by class [i, j, n], or [i, j, 1] for all rows.
     """

@@ -73,7 +73,7 @@ NUMBERS_OF_CLASS: Final = tuple(name for name in LayerClass._fields if name != "
 
 @dataclass(frozen=True, eq=False)
 class LayerPairs:
-    """What a forward of class i beside a backward of class j hides [i, j]; see `pair_windows.PairCost`.
+    """Seconds hidden by a forward of class i beside a backward of class j [i, j]; see `pair_windows.PairCost`.
 
     hidden_s: a layer after another one, of that exchange_s expert communication; first_s: how much less the first one.
     """
@@ -140,7 +140,7 @@ class InnerProblem:
 
     @property
     def kind(self) -> Schedule:
-        """What the schedule is."""
+        """Record of the schedule."""
         return kinds.schedule(self.schedule)
 
     @property
@@ -176,7 +176,7 @@ class InnerProblem:
 
     @cached_property
     def costs(self) -> ChunkCosts:
-        """What its chunks add up."""
+        """Sums of its chunks."""
 
         def row(values: Iterable[float]) -> Floats:
             return np.array([list(values)], dtype=np.float64)
@@ -207,7 +207,7 @@ class InnerProblem:
 
     @cached_property
     def saved_bytes(self) -> Floats:
-        """What every option frees of a layer [1, options]."""
+        """Bytes that every option frees of a layer [1, options]."""
         return np.array([[option.saved_bytes for option in self.options]], dtype=np.float64)
 
 
@@ -229,7 +229,7 @@ class ChunkTimes:
 
     @property
     def exposed_swap_s(self) -> Floats:
-        """What swaps add to both passes."""
+        """Seconds that swaps add to both passes."""
         return self.swap_out_s + self.swap_in_s
 
 
@@ -304,7 +304,7 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints, costs: Chunk
 
 
 def layer_pairs(problem: InnerProblem) -> LayerPairs:
-    """What pairs of layers hide; nothing without a table."""
+    """Seconds that pairs of layers hide; none without a table."""
     none = np.zeros((len(problem.classes),) * 2)
     return problem.pairs_of or LayerPairs(none, none, none)
 

@@ -206,12 +206,12 @@ class StepClasses:
 
     @property
     def most_hidden_s(self) -> PairShares:
-        """What a layer of every class hides in its passes, at most [classes, n]."""
+        """Most seconds that a layer of every class hides in its passes [classes, n]."""
         return tight_shares(pair_table(self.pairs, "hidden_s"), [layer.count for layer in self.layers])
 
     @cached_property
     def pair_tables(self) -> LayerPairs:
-        """What pairs of classes hide [n, class, class], or [1, class, class] where all candidates are alike."""
+        """Seconds that pairs of classes hide [n, class, class], or [1, class, class] where all candidates are alike."""
         tables = (pair_table(self.pairs, name) for name in ("hidden_s", "hidden_exchange_s", "first_s"))
         return LayerPairs(*(np.ascontiguousarray(np.moveaxis(table, -1, 0)) for table in tables))
 
@@ -363,7 +363,7 @@ def merged_kinds(costs: UnitCosts, *, interleaved: bool) -> list[list[tuple[int,
 
 @dataclass(frozen=True)
 class MigrationChoice:
-    """Where the experts of a layer migrate, and the seconds a step that it takes there, 0 elsewhere [n]."""
+    """Places to which the experts of a layer migrate, and the seconds a step that it takes there, 0 elsewhere [n]."""
 
     where: Bools
     seconds: Floats

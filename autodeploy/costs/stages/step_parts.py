@@ -98,7 +98,7 @@ class ParameterGroups:
 
 
 def faster_somewhere(candidates: Candidates, others: Candidates, context: Context) -> Bools:
-    """Where a send or a collective of replicas takes less than in `others`, which differ in rank order alone [n]."""
+    """Candidates with a send or a collective of replicas faster than in `others`, of another rank order [n]."""
     mine, theirs = (ParameterGroups.of(c, context) for c in (candidates, others))
     faster = p2p_s(candidates, context) < p2p_s(others, context)
     for rate, other in ((mine.dense_rate, theirs.dense_rate), (mine.expert_rate, theirs.expert_rate)):
@@ -119,7 +119,7 @@ def _with_copies(group: Group, copies: Floats, stages: Group) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class StateRates:
-    """What one parameter of a rank costs a step [n]: bytes of its states, seconds to update it and to swap them."""
+    """Cost of one parameter of a rank in a step [n]: bytes of its states, seconds to update it and to swap them."""
 
     weights: Floats
     gradients: Floats

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where layers are and what they recompute or swap.
+    """Placement of layers, and their recomputation and swaps.
 
     layers [pp, vpp, class]; applied: choice -> layers of each stage that use it [pp]. One that names no class counts
     layers of all classes, the first of the stage first.
@@ -234,7 +234,7 @@ class Placed:
         return parts
 
     def tail_parts(self) -> dict[str, float]:
-        """What follows the pipeline on the stage where it takes longest."""
+        """Parts that follow the pipeline on the stage where they take longest."""
         slowest = int(np.argmax(self.stage_sums("tail.total_s")))
         return {part: float(self.stage_sums(f"tail.{part}")[slowest]) for part in TAIL_PARTS}
 

@@ -202,7 +202,7 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
 
 
 def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
-    """What rules may read of the layers that a strategy places; nothing where it leaves them to the search."""
+    """Facts of the layers that a strategy places, for rules; none where it leaves them to the search."""
     given, kind = strategy.layers_per_stage, strategy.schedule
     if given is None:
         return {}
@@ -422,7 +422,7 @@ def as_candidate(context: Context, strategy: Strategy, *, possible: bool) -> Can
 
 @dataclass(frozen=True, slots=True)
 class StepPhase:
-    """What a phase does with the model.
+    """Use of the model in a phase.
 
     kind : forward alone, or an update: forward, backward, reduction of gradients and optimizer. rows : sequences of one
     pass, on all ranks together. passes : of the step, in turn: each fills the pipeline anew.
@@ -490,7 +490,7 @@ class Phases:
 
 
 def priced_by(context: Context) -> tuple[object, ...]:
-    """What costs of layers depend on: contexts of one model and cluster where it is equal are priced together.
+    """Key of the costs of layers: contexts of one model and cluster where it is equal are priced together.
 
     The global batch is none of it, and a feature that is an axis of a strategy is the candidate's.
     """
@@ -537,7 +537,7 @@ def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | Spec
 
 
 def or_refusal(attempt: Callable[[], T]) -> T | SpecError:
-    """What is found, or the error that says why there is nothing."""
+    """The result of an attempt, or the error that says why there is none."""
     try:
         return attempt()
     except SpecError as error:

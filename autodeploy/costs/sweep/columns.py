@@ -1,4 +1,4 @@
-"""What a sweep reads of layers and pieces, one entry a placement: the classes of a step, their mode still open."""
+"""Columns of layers and pieces, one entry a placement: the classes of a step, their mode still open."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNREAD_COSTS = (
 
 @dataclass(frozen=True)
 class UnitColumns:
-    """What a layer of a class, or the pieces of one end of the model, add to a stage [n], or [1] where all are alike.
+    """Amounts that a layer of a class, or pieces of one end of the model, add to a stage [n]; [1] where all are alike.
 
     frozen_bytes : and states beyond the rates of parameters; update_s : of the update, beyond those rates.
     parts : seconds of both passes by part, without those that take none. choices : bytes saved and seconds added by
@@ -115,7 +115,7 @@ class ModelColumns:
 
 @dataclass(frozen=True)
 class PairColumns:
-    """What pairs of classes hide, covering_s of the class that has most, and split_s of each [n]."""
+    """Seconds that pairs of classes hide, covering_s of the class that has most, and split_s of each [n]."""
 
     tables: LayerPairs
     covering_s: Floats
@@ -233,7 +233,7 @@ def _peak(tree: CandidateTree, context: Context) -> Floats:
 def _moving_s(
     costs: UnitCosts, tree: CandidateTree, context: Context, groups: ParameterGroups, holders: Ints
 ) -> dict[int, Floats]:
-    """What migration costs a step by place, priced once for all that move as much between the same holders."""
+    """Seconds of migration in a step by place, priced once for all that move as much between the same holders."""
     seconds = {}
     for place, moved in costs.moved.items():
         amounts, amount = np.unique(moved.moved_params, return_inverse=True)

@@ -220,7 +220,7 @@ class _Batch:
     single: Bools | None
 
     def runs(self, *, parts: bool) -> Runs:
-        """What the runs take and hold."""
+        """Time and memory of the runs."""
         send_s, nothing = self.shapes.send_s, np.zeros_like(self.shapes.send_s)
         blocking, edge = (send_s, nothing) if self.kind.blocking_sends else (nothing, send_s)
         hidden = exchange = np.zeros((len(edge), 3))
@@ -263,7 +263,7 @@ class _Batch:
         return ChunkSeconds(stage, self._onto_one(first), self._onto_one(last))
 
     def _paced(self, blocking: Floats, edge: Floats, hidden: Floats) -> tuple[_Paced, Floats]:
-        """What paces, and what its fused pairs hide of `hidden` [n, 3]: no more than the shorter pass of a chunk."""
+        """The pace, and the part of `hidden` [n, 3] in its fused pairs: no more than the shorter pass of a chunk."""
         kind, shapes, vpp = self.kind, self.shapes, np.array(self.vpp)
         forward = self._seconds(lambda unit: unit.forward_s, blocking)
         backward = self._seconds(lambda unit: unit.backward_s, blocking)
@@ -290,7 +290,7 @@ class _Batch:
         return _Paced(closed.work_s, bubble, stage, MIDDLE + last - first.astype(np.int64)), hidden
 
     def _hidden(self) -> tuple[Floats, Floats]:
-        """What a pair of even chunks hides, and the part of it that is expert communication [n, 3]."""
+        """Seconds that a pair of even chunks hides, and the part of it that is expert communication [n, 3]."""
         pairs = self.costs.pairs
         assert pairs is not None
         layers = np.stack([self.template.rows(layers) for layers in self.template.layers], axis=-1) / self.vpp
@@ -324,7 +324,7 @@ class _Batch:
         return parts | {"pipeline_bubble_s": paced.bubble_s}
 
     def _with_parameters(self, paced: _Paced, parts: dict[str, Floats], floor_s: Floats) -> Runs:
-        """What stages hold: parameters, activations and workspace, and what choices of memory would free."""
+        """Bytes of stages: parameters, activations and workspace, and those that choices of memory would free."""
         shapes, costs, single, pieces_at = self.shapes, self.costs, self.single, self._pieces_at
         last = costs.folded if self.kind.folded else costs.last
         short = shapes.pp <= 2

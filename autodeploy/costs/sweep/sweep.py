@@ -269,7 +269,7 @@ def _under(
 
 
 def _places(tree: CandidateTree, mode: int, first: int, n: int) -> tuple[slice, Ints | None]:
-    """Where candidates of a mode go whose runs are n from `first` on, and which of the runs it has (None: all)."""
+    """Destinations of candidates of a mode, whose runs are n from `first` on, and its own runs (None: all)."""
     start, kept = int(tree.mode_starts[mode]), tree.kept[mode]
     if kept is None:
         return slice(start + first, start + first + n), None

@@ -93,7 +93,7 @@ class Launched:
 
 
 def checkpoint_change(before: Launched, after: Launched) -> CheckpointChange:
-    """What becomes of a checkpoint of `before` where `after` continues.
+    """Change of a checkpoint of `before` where `after` continues.
 
     Notes
     -----
@@ -116,7 +116,7 @@ def checkpoint_change(before: Launched, after: Launched) -> CheckpointChange:
 
 
 def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str, ...]]:
-    """How, why, the format, and the commands of a conversion."""
+    """Kind of the change, its reason, the format, and the commands of a conversion."""
     if _shape(before.spec) != _shape(after.spec):
         return "impossible", Message("training_run.models_differ"), "", ()
     release = after.spec.search.release(after.vendor)
@@ -177,7 +177,7 @@ def _shape(spec: Spec) -> dict[str, Any]:
 
 
 def _layout(plan: Plan) -> tuple[Any, ...]:
-    """What ranks hold, whatever the number of replicas."""
+    """Contents of ranks, whatever the number of replicas."""
     strategy = plan.strategy
     layers = tuple(stage.layers for stage in plan.stages)
     return (

@@ -28,7 +28,7 @@ def priors() -> dict[str, Prior]:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a run on some cards meets, from its spec or from priors, and the priors it rests on."""
+    """Conditions of a run on some cards, from its spec or from priors, and the priors it rests on."""
 
     failure_interval_s: float
     storage_bytes_per_s: float
@@ -38,7 +38,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How the failures of a run are met: the share that leaves a copy of the states, seconds until work goes on."""
+    """Recovery from a run's failures: the share that leaves a copy of the states, seconds until work goes on."""
 
     name: Literal["none", "ttp", "ttp+reboot"]
     share: float
@@ -74,7 +74,7 @@ def recovery_of(run: RunSpec, features: Collection[str], *, dump_s: float, resta
 
 
 def conditions(run: RunSpec, num_npus: int) -> Conditions:
-    """What a run on `num_npus` cards meets."""
+    """Conditions of a run on `num_npus` cards."""
     assumed = priors()
     used: list[Prior] = []
 

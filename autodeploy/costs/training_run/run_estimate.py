@@ -128,7 +128,7 @@ def planned_run(
     host_link_bytes_per_s: float,
     layouts_for: LayoutsFor | None = None,
 ) -> TrainingRun | None:
-    """What the run of a plan takes; None for a spec that says neither tokens nor phases.
+    """Time and cost of a plan's run; None for a spec that says neither tokens nor phases.
 
     Parameters
     ----------

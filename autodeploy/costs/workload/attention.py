@@ -254,7 +254,7 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
 
 
 def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Operator]:
-    """What every step of a ring over packed documents does around the attention of its pieces of the documents.
+    """Operators around the attention of the pieces of packed documents, in every step of a ring.
 
     Each rank holds two pieces of every document and computes whole rows against half of the keys, or half of the rows
     against all keys. Bytes an element of the output, in FP32 but for its 16 bits: two scales repeated (8), two products

@@ -298,7 +298,7 @@ def _output(model: ModelSpec, shard: Sharding) -> Rows:
 
 
 def _gathered(shard: Sharding, name: str, rank_bytes: Floats, carries: SizeClass = "tokens") -> list[Exchange]:
-    """What all ranks of the sequence need of each other: gathered over tensor- and context-parallel ranks at once.
+    """Exchanges of rows that all ranks of the sequence need: gathered over tensor- and context-parallel ranks at once.
 
     `rank_bytes` of the tokens of a context-parallel rank. Nothing hides it: the layer waits. Backward gradients are
     scattered as far. Source: kvallgather_context_parallel.py, gather_from_sp_cp.

@@ -33,7 +33,7 @@ HALF_WORD, BYTE = 2.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """What one rank of a replica does in a pass and holds, as `cost_models.generation.Generation` takes it."""
+    """Work of one rank of a replica in a pass, and its memory, as `cost_models.generation.Generation` takes it."""
 
     layers: float
     expert_layers: float
@@ -65,7 +65,7 @@ def sharding(tp: int, ep: int, tokens: float = 1.0, seq_length: float = 1.0) -> 
 
 @lru_cache(maxsize=256)  # engines, their modes and limits have it in common
 def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: float = HALF_WORD) -> RankWork:
-    """What one rank does and holds.
+    """Work and memory of one rank.
 
     Parameters
     ----------

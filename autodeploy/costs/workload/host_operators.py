@@ -1,4 +1,4 @@
-"""What the host does for a layer with experts: operators it issues, and sizes that it waits for.
+"""Host work for a layer with experts: operators it issues, and sizes that it waits for.
 
 A row's `launches` are kernels with a fixed cost on the device. The host issues more than those: casts, transpositions,
 index arithmetic, copies of sizes. The counts below are of the calls in Megatron-LM core_v0.12.1 (router.py,

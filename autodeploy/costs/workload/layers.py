@@ -259,7 +259,7 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
 
 
 def _gathered(shard: Sharding, on: OperatorFeatures, model: ModelSpec, *, hidden: bool, mlp: bool) -> list[Tensor]:
-    """What a compiled graph, or plain PyTorch, keeps of gathered hidden states beyond the rank's own rows.
+    """Gathered hidden states beyond the rank's own rows that a compiled graph, or plain PyTorch, keeps.
 
     Megatron-LM gathers again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
     work on the rank's own tokens. Source: MindFormers deepseek2_model.py, LlamaFeedForwardWithMoE.shard and

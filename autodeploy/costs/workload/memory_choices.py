@@ -81,7 +81,7 @@ def freed_by(choice: MemoryChoice, kept: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a choice frees of a layer's kept tensors, and the operators that it runs again, in the layer's order."""
+    """Tensors of a layer that a choice frees, and the operators that it runs again, in the layer's order."""
 
     choice: MemoryChoice
     freed: tuple[str, ...]

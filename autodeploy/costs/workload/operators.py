@@ -238,7 +238,7 @@ class LayerTable:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How tensors of a layer are cut: one entry per candidate. All arrays float64 [n] but the booleans."""
+    """Sharding of a layer's tensors: one entry per candidate. All arrays float64 [n] but the booleans."""
 
     tp: Floats
     cp: Floats
@@ -342,7 +342,7 @@ def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[O
 
 # Collectives around a multiplication that is cut by columns over the tensor-parallel ranks.
 def cut_and_whole(shard: Sharding) -> tuple[Floats, Floats]:
-    """Where inputs are cut between tensor-parallel regions, and where they are whole [n]: 1 or 0."""
+    """Candidates whose inputs are cut between tensor-parallel regions, and those where they are whole [n]: 1 or 0."""
     several = shard.tp > 1
     return (
         np.where(shard.sequence_parallel & several, 1.0, 0.0),

@@ -32,7 +32,7 @@ SELECTION_BYTES = 12.0  # of a score: written in FP32 and read twice, by a histo
 
 @dataclass(frozen=True, slots=True)
 class IndexShape:
-    """What an indexer scores: mean keys before a query and chosen ones, its heads and their width, and those of the
+    """Scores of an indexer: mean keys before a query and chosen ones, its heads and their width, and those of the
     attention that it learns from on a rank, whose chosen keys a kernel may gather.
     """
 

@@ -30,14 +30,14 @@ _STAR = "*"
 
 @dataclass(frozen=True, slots=True)
 class FlagEffect:
-    """What a flag does, why, and the values with which one that is not modelled changes nothing."""
+    """Effect of a flag, its reason, and the values with which one that is not modelled changes nothing."""
 
     kind: Kind
     reason: str = NO_EFFECT
     harmless: tuple[str, ...] = ()
 
     def of_value(self, value: str) -> str | None:
-        """What a prediction does without the flag at this value; None where it changes nothing that is predicted."""
+        """Change of a prediction without the flag at this value; None where it changes nothing that is predicted."""
         if self.kind != "unmodelled":
             return None
         text = value.strip().strip("\"'").lower()
@@ -75,7 +75,7 @@ def _read(name: str) -> dict[str, dict[str, str]]:
 
 # Flags that change the result of a launch and are not modelled.
 def unmodelled_reason(flag: str, value: str) -> str | None:
-    """What a prediction does without this flag; None where it changes nothing that is predicted."""
+    """Change of a prediction without this flag; None where it changes nothing that is predicted."""
     effect = flag_effects().get(flag)
     return None if effect is None else effect.of_value(value)
 

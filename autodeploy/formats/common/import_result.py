@@ -83,7 +83,7 @@ class ImportResult:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is assumed, contradicted or not known, in words."""
+        """Assumptions, contradictions and gaps, in words."""
         return (*self.diagnostics.assumptions, *self._unknown)
 
     @property

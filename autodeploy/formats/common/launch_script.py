@@ -290,7 +290,7 @@ class GivenFlag:
 
     @property
     def unknown(self) -> str:
-        """What in the values isn't known, or nothing."""
+        """Part of the values that isn't known, or nothing."""
         return next((value.unknown for value in self.values if value.unknown), "")
 
     @property
@@ -301,7 +301,7 @@ class GivenFlag:
 
 @dataclass(frozen=True, slots=True)
 class LaunchScript:
-    """What one launch command says: `flags` in order, the last one of each name; `repeated` are earlier ones.
+    """Arguments of one launch command: `flags` in order, the last one of each name; `repeated` are earlier ones.
 
     `is_spelled` is whether they are another program's words, which its own parser reads, in Megatron's flags.
     `environment` are settings that a prediction may rest on, `variables` all that the launch's environment has,

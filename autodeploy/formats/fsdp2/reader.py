@@ -420,7 +420,7 @@ def _options(words: list[Value]) -> dict[str, list[Value]]:
 
 
 def _typed(key: str, values: list[Value]) -> Any:
-    """What the backend's parser makes of the words; an option alone is true, what isn't known stays as it stands."""
+    """Values of the words by the backend's parser; an option alone is true, what isn't known stays as it stands."""
     registered = release_of(TARGET, None).keys.get(key)
     texts = [_text(value) for value in values]
     if registered is not None and registered.nargs == "+":

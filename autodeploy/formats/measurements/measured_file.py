@@ -137,7 +137,7 @@ def read_step_times(text: str) -> tuple[MeasuredRun, ...]:
 
 
 def _without_place(message: str) -> str:
-    """What was wrong, where the line is told by its number in the file."""
+    """Fault of a line that is told by its number in the file."""
     return str(message.values["message"]) if isinstance(message, Message) and "message" in message.values else message
 
 

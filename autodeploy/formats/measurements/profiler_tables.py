@@ -167,7 +167,7 @@ def read_kernel_details(text: str) -> KernelTimes:
 
 
 def class_of(operator: str, core: str = "") -> OperatorClass:
-    """What an operator does, by the name of its type."""
+    """Class of an operator, by the name of its type."""
     name = operator.lower()
     if name.startswith("hcom_") or core.upper() in {"HCCL", "COMMUNICATION"}:
         return "exchange"
@@ -505,7 +505,7 @@ FOLDER = "ASCEND_PROFILER_OUTPUT"
 
 @dataclass(frozen=True, slots=True)
 class ProfilerOutput:
-    """What a rank's profile says; None where its file is missing. The step's memory is the allocator's peak."""
+    """Profile of a rank; None where its file is missing. The step's memory is the allocator's peak."""
 
     step: MeasuredRun | None
     kernels: KernelTimes | None

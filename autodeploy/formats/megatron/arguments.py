@@ -189,7 +189,7 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
 
 
 def launch_names(spec: Spec, strategy: Strategy) -> dict[str, Any]:
-    """What expressions in launch values may name: degrees of the strategy, and sizes of the model."""
+    """Names in expressions of launch values: degrees of the strategy, and sizes of the model."""
     axes = {axis: getattr(strategy, axis) for axis in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")}
     sizes = {"experts": spec.model.n_routed_experts or 1, "layers": spec.model.num_hidden_layers}
     return {**axes, "etp": strategy.etp or 1, "dp": strategy.dp or 1, **sizes}
@@ -220,7 +220,7 @@ def _add_gradient_sums(arguments: LaunchArguments, strategy: Strategy) -> None:
 
 
 def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
-    """What the frameworks refuse together (validity rules of MindSpeed and Megatron-LM)."""
+    """Combinations that the frameworks refuse (validity rules of MindSpeed and Megatron-LM)."""
     overlapped = arguments.has("--moe-fb-overlap")
     if overlapped:
         arguments.add(MOE, "--moe-grouped-gemm")

@@ -1,4 +1,4 @@
-"""What a launch script leaves to its tokenizer or to its reader: the vocabulary and the model's name.
+"""Facts that a launch script leaves to its tokenizer or to its reader: the vocabulary and the model's name.
 
 A preset lends either only where the shapes agree, and its vocabulary only to a file that names its family.
 """

@@ -35,7 +35,7 @@ NO_MASK = "--no-create-attention-mask-in-dataloader"
 
 
 def add_numerics(arguments: LaunchArguments, spec: Spec) -> None:
-    """Who computes a layer and its mask, and in which format gradients add up."""
+    """Computation of a layer and its mask, and the format in which gradients add up."""
     local = arguments.release.has("mindspeed") and spec.training.precision != "fp8"
     arguments.add("GPT_ARGS", "--transformer-impl", "local" if local else "transformer_engine")
     if arguments.release.has("mindspeed"):

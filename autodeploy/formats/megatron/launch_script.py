@@ -383,7 +383,7 @@ def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
 
 
 def add_own_arguments(launch: Launch) -> None:
-    """What its scripts add to Megatron's flags: vocabulary, layers' specification, rotary positions."""
+    """Flags of the scripts beyond Megatron's: vocabulary, layers' specification, rotary positions."""
     arguments, model = launch.arguments, launch.spec.model
     block = "GPT_ARGS"
     padded = math.ceil(model.vocab_size / launch.plan.strategy.tp) * launch.plan.strategy.tp

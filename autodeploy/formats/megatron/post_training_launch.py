@@ -277,7 +277,7 @@ def refuse_what_breaks(framework: str, title: str, facts: RlFacts, engine: str) 
 
 
 def key_fault(keys: dict[str, RegisteredFlag], name: str, value: Any) -> str | None:
-    """What a framework's configuration has against a key with this value; None: nothing.
+    """Fault of a key with this value in a framework's configuration; None: nothing.
 
     What is asked for at the start, and what a shell fills in, is taken as it is.
     """
@@ -315,7 +315,7 @@ def refuse_bad_keys(release: Release, pairs: dict[str, Any]) -> None:
 
 
 def rl_marks(launch: RlLaunch) -> str:
-    """What no key says of model and lengths, as words of the comment that is read back."""
+    """Facts of model and lengths that no key says, as words of the comment that is read back."""
     rl = launch.rl
     values: dict[str, Any] = {
         "preset": preset_of(launch.launch.spec.model),

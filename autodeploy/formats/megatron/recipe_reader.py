@@ -1,4 +1,4 @@
-"""What a launch's flags say about the model besides its shape, with Megatron-LM's defaults where they are silent."""
+"""The recipe of a launch's flags besides the model's shape, with Megatron-LM's defaults where they are silent."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _rotary(reader: FlagReader) -> dict[str, Any]:
 
 
 def _scaling(reader: FlagReader) -> dict[str, Any] | None:
-    """How rotary positions are scaled, by the flags of any of the frameworks."""
+    """Scaling of rotary positions, by the flags of any of the frameworks."""
     kind = _choice(reader, "rope_scaling", "--rope-scaling-type", get_args(RopeType))
     factors = _decimals(reader, FACTORS)
     factor, latent = factors.get("factor"), factors.get("latent")

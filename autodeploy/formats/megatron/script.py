@@ -163,14 +163,14 @@ def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:
 
 
 def _search(reader: FlagReader) -> dict[str, Any]:
-    """What of the search a launch says: whether its operators have to be deterministic."""
+    """Search settings of a launch: whether its operators have to be deterministic."""
     flags = ("--npu-deterministic", "--deterministic-mode", "--use-deter-comp")
     given = [reader.switch(flag, "/search/deterministic_training") for flag in flags]
     return {"deterministic_training": True} if any(given) else {}
 
 
 def _run(reader: FlagReader) -> dict[str, Any]:
-    """What a launch says of its checkpoints, where they are distributed, and whether they are asynchronous."""
+    """Checkpoints of a launch: where they are distributed, and whether they are asynchronous."""
     if not (reader.is_told("--ckpt-format") and reader.script.flags["--ckpt-format"].text.strip() == "torch_dist"):
         return {}
     run = {"checkpoint_format": reader.text("--ckpt-format", "/run/checkpoint_format")}
@@ -214,5 +214,5 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
 
 
 def _is_known(reader: FlagReader, flag: str) -> bool:
-    """How long to train is often left to the environment, and a plan needs no answer."""
+    """Length of training where it is known: it is often left to the environment, and a plan needs no answer."""
     return flag in reader.script.flags and not reader.script.flags[flag].unknown

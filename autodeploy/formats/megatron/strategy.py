@@ -242,7 +242,7 @@ def _dense_fill_a_stage(arguments: LaunchArguments, spec: Spec, strategy: Strate
 
 
 def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:
-    """How tokens reach their experts."""
+    """Dispatch of tokens to their experts."""
     if not spec.model.is_moe:
         return
     block = "MOE_ARGS"
@@ -404,7 +404,7 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
 
 
 def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapted: bool) -> frozenset[str]:
-    """Which products leave the sums of gradients over micro batches to operators of their own.
+    """Products that leave the sums of gradients over micro batches to operators of their own.
 
     A feature that asks for unfused sums is priced with them as it is.
 

@@ -47,7 +47,7 @@ GATED = frozenset({"silu", "swiglu", "fusedswiglu", "swish"})
 
 
 def paths(names: tuple[str, ...], *, experts: bool = False) -> list[str]:
-    """Where a value may stand: in the model's configuration and, of experts, in `moe_config`."""
+    """Places of a value: in the model's configuration and, of experts, in `moe_config`."""
     places = [f"{CONFIG}.{name}" for name in names]
     return places + ([f"{EXPERTS}.{name}" for name in names] if experts else [])
 

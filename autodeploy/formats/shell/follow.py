@@ -108,7 +108,7 @@ _COUNTED = re.compile(r"\s*+(?:(\+\+|--)\s*+)?([A-Za-z_]\w*)\s*+(\+\+|--)?\s*+")
 
 @dataclass(slots=True)
 class ScriptResult:
-    """What a script does, as far as that can be said without running it.
+    """Effects of a script, as far as they can be told without running it.
 
     `commands` are the words of each command in order; `notes` pairs of an offset and what was not followed there;
     `absent` the names of files that it takes its settings from and that are not beside it.

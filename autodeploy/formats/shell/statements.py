@@ -78,7 +78,7 @@ class WordReader:
         return line - before, offset - self._starts[line - 1] + 1, file
 
     def error(self, offset: int, message: str, hint: str = "") -> SpecError:
-        """What is wrong at that place."""
+        """Fault at that place."""
         return SpecError(at_place(message, self.place(offset)), hint=hint)
 
     def peek(self, length: int = 1) -> str:

@@ -47,7 +47,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What is never carried out, such as a command substitution: its value stays unknown."""
+    """A word that is never carried out, such as a command substitution: its value stays unknown."""
 
     source: str
     offset: int
@@ -164,7 +164,7 @@ class Value:
 
     @property
     def offset(self) -> int:
-        """Where the value begins in the source."""
+        """Start of the value in the source."""
         return self.runs[0].offset if self.runs else 0
 
     @property

@@ -297,7 +297,7 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
 
 
 def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
-    """How tokens reach their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
+    """Dispatch of tokens to their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if dispatcher not in {"alltoall", "allgather"}:
         arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: one stacked bar a plan."""
+"""Parts of the time of a step: one stacked bar a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every figure shares: quiet axes, no background, a legend below, text that a page recolours for dark grounds.
+"""Common layout of figures: quiet axes, no background, a legend below, text that a page recolours for dark grounds.
 
 Figures are written in plotly.js's own words, as mappings: plotly's Python objects check every value of every trace,
 which takes a page of thousands of bars longer than all the rest of it. The tests hold every figure against those

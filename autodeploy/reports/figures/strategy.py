@@ -50,7 +50,7 @@ class GroupSpan:
 
 
 def place_of(rank: int, strategy: Strategy) -> Place:
-    """Where a rank stands in every group."""
+    """Place of a rank in every group."""
     stage_ranks = strategy.tp * strategy.cp * (strategy.dp or 1)
     stride = strategy.stage_stride(stage_ranks * strategy.pp)
     # Which stage, and which of the stage's ranks.

@@ -102,7 +102,7 @@ class Surcharges:
     seconds: np.ndarray
 
     def left(self, layout: Floats) -> Floats:
-        """What each row's left side is for a layout [pp, vpp, classes]."""
+        """Left side of each row for a layout [pp, vpp, classes]."""
         return np.asarray(self.constant + np.einsum("nvc,nvc->n", self.layer, layout[self.stage]))
 
     def broken(self, layout: Floats, extra: Floats, over: float = EXCEEDED) -> Ints:

@@ -45,7 +45,7 @@ LEAST_COST = 1e-30
 
 @compiled
 def cheapest_chunks(weight: Floats) -> tuple[Floats, Floats]:
-    """What a layer of each class adds in its cheapest chunk, and one more in every chunk at least [n, pp, rows].
+    """Cost of a layer of each class in its cheapest chunk, and of one more in every chunk at least [n, pp, rows].
 
     weight [n, pp, rows, vpp, classes] : of a layer in each chunk.
     """
@@ -207,7 +207,7 @@ class Batch:
 
     @property
     def kind(self) -> Schedule:
-        """What the schedule is."""
+        """Record of the schedule."""
         return kinds.schedule(self.schedule)
 
     @property
@@ -410,7 +410,7 @@ def _counts(batch: Batch) -> Floats:
 
 
 def _tail_s(batch: Batch) -> Floats:
-    """What follows the pipeline on the mean stage [n], which the slowest is not below."""
+    """Seconds after the pipeline on the mean stage [n], which the slowest is not below."""
     layers = sum(n * part.tail_s for n, part in zip(_counts(batch), batch.layers, strict=True))
     return np.asarray(layers + sum(part.tail_s for part in batch.pieces)) / batch.pp
 
@@ -484,7 +484,7 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
 
 
 def _memory_rows(batch: Batch, order: _Order, prices: Floats) -> tuple[Floats, Floats]:
-    """What the bytes missing without layers, and those of a layer, cost a micro batch at each price.
+    """Seconds a micro batch for the bytes missing without layers, and for those of a layer, at each price.
 
     [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
     """
@@ -513,7 +513,7 @@ def _work(part: Part, m: Floats, order: _Order) -> Floats:
 
 
 def _own_s(batch: Batch) -> tuple[Floats, Floats]:
-    """What a micro batch takes in the pieces and the sends of each stage in both passes, and forward alone [n, pp]."""
+    """Seconds of a micro batch in the pieces and the sends of each stage in both passes, and forward alone [n, pp]."""
     own, forward = np.zeros((2, len(batch.room_bytes), batch.pp))
     for piece in batch.pieces:
         own[:, piece.stage] += piece.forward_s + piece.backward_s

@@ -74,7 +74,7 @@ def priced_together(solved: Sequence[Solved]) -> list[Priced]:
 
 
 def refining(solved: Solved, effort: Effort, *, counts: bool) -> Callable[[CandidatePlans], Quick]:
-    """What solves a candidate's problem in full from its plan. counts: with masters of layer counts too."""
+    """Solver of a candidate's problem in full from its plan. counts: with masters of layer counts too."""
     effort = _with_masters(effort, solved.problem.vpp, counts=counts)
     return partial(CandidatePlans.refined, problem=solved.problem, effort=effort, hint=solved.plan)
 
@@ -458,7 +458,7 @@ def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
 
 
 def _choices(problem: InnerProblem, applied: Ints, moved: Ints, own: Ints) -> list[tuple[StageChoices, Ints]]:
-    """What chooses the options, and the placements [n, parts] that it chooses for."""
+    """Chooser of the options, and the placements [n, parts] that it chooses for."""
     if not problem.uniform_options:
         return [(StageChoices(problem), moved)]
     used: Ints = np.asarray(applied.any(axis=0), dtype=np.int64)

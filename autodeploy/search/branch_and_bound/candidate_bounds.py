@@ -1,4 +1,4 @@
-"""What is proven of every candidate so far, and how it is raised: by stages for all at once, by paths one at a time."""
+"""Bounds proven of every candidate so far, and their raising: by stages for all at once, by paths one at a time."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class CandidateBounds:
         return RELAXATIONS[self._rests_on[np.argmin(bounds_s)]] if len(without) < len(bounds_s) else ""
 
     def relaxation_of(self, index: int) -> str:
-        """What the bound of a candidate rests on."""
+        """Relaxation behind the bound of a candidate."""
         return RELAXATIONS[self._rests_on[index]]
 
     def _raise(self, rows: Ints, bounds_s: Floats, relaxation: int) -> None:
@@ -166,7 +166,7 @@ class CandidateBounds:
         return [method(self.local, *asked[0]), *(each.result() for each in begun)]
 
     def below(self, high_s: float) -> int:
-        """How many candidates may be faster than this."""
+        """Number of candidates that may be faster than this."""
         return int((self.bounds_s < high_s).sum())
 
     def by_stages(self, high_s: float) -> int:

@@ -1,4 +1,4 @@
-"""What a search over outer candidates may do, and what it knows."""
+"""Limits and knowledge of a search over outer candidates."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SolvedCandidate:
 
 @dataclass
 class SearchState:
-    """What the search knows so far.
+    """Knowledge of the search so far.
 
     found : once it has ended, the best of each outer tuple that has a plan, in the order of `best`. solver : knows the
     problems of candidates that were planned.
@@ -96,7 +96,7 @@ class SearchState:
 
     @property
     def gap(self) -> float:
-        """How much faster any strategy could be than the best plan, as far as is known: 1 where nothing is."""
+        """Share by which any strategy could be faster than the best plan, as far as is known: 1 where nothing is."""
         if self.incumbent_s is None or self.bound_s is None:
             return 1.0
         return max(0.0, 1.0 - self.bound_s / self.incumbent_s)

@@ -281,7 +281,7 @@ def divisible_first(counts: Iterable[int]) -> list[int]:
 
 
 def _smoothness(number: int) -> int:
-    """How often 2 divides a number, threes counting less: the more, the more layouts divide it."""
+    """Powers of 2 in a number, threes counting less: the more, the more layouts divide it."""
     score = 0
     while number % 2 == 0 and number:
         number //= 2
@@ -308,7 +308,7 @@ DEEP_WORK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SearchSize:
-    """What the time of a search depends on.
+    """Sizes that the time of a search depends on.
 
     candidates : legal ones, before it is known which fit; layers : of the model; effort : work in that of the default;
     phases : searches of their own that the run's phases add.

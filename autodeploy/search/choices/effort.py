@@ -1,4 +1,4 @@
-"""How much work a search may do, in units that repeat on every machine, and the efforts that it can be asked for."""
+"""Work that a search may do, in units that repeat on every machine, and the efforts that it can be asked for."""
 
 from __future__ import annotations
 

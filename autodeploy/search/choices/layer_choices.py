@@ -1,4 +1,4 @@
-"""What the memory choices of a layer can do: bytes that they free, seconds that they take, what pays at a price.
+"""Effects of a layer's memory choices: bytes that they free, seconds that they take, what pays at a price.
 
 Points are (bytes freed, seconds added) of legal sets of choices. A price times bytes less seconds is largest at a
 corner of their lower convex hull, so a bound over all prices is reached at the slopes between corners.

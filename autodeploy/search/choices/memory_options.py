@@ -1,4 +1,4 @@
-"""Which memory choices may be used, which of them compete, and which counts and sets of options are legal."""
+"""Memory choices that may be used, those that compete, and legal counts and sets of options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def memory_choices(candidate: Candidates, context: Context) -> frozenset[str]:
 
 
 def menus(choices: frozenset[str]) -> tuple[frozenset[str], ...]:
-    """What a candidate's problems choose from: all, and all but whole layers, which take the workspace of one more."""
+    """Menus of a candidate's problems: all, and all but whole layers, which take the workspace of one more."""
     return (choices, choices - {WHOLE}) if WHOLE in choices else (choices,)
 
 

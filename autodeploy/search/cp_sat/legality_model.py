@@ -235,7 +235,7 @@ class LegalityModel:
         return Nearest(candidate, tuple(k.name for k in changed), distance)
 
     def _cost(self, knob: Knob, current: Candidates) -> cp_model.IntVar:
-        """What turning a knob costs: an axis, and for a degree how far it goes."""
+        """Cost of turning a knob: an axis, and for a degree how far it goes."""
         names = list(knob.columns) + ([knob.matters_with] if knob.matters_with else [])
         rows = self._joint(names)
         costs = [_turned(knob, current, dict(zip(names, row, strict=True))) for row in rows.tolist()]
@@ -291,7 +291,7 @@ def _domains(
 
 
 def _definitions(context: Context) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """What axes are by definition, rule or no rule: (axes, mask over their values)."""
+    """Definitions of axes, rule or no rule: (axes, mask over their values)."""
     ulysses, hybrid = CP_ALGOS.index("ulysses"), CP_ALGOS.index("hybrid")
 
     def split(of: Mapping[str, Any]) -> Any:

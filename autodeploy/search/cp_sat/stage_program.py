@@ -42,7 +42,7 @@ class LeastAdded:
 
 @dataclass(frozen=True, slots=True)
 class SwapWindow:
-    """How long swaps run beside a stage's own forward and backward pass before they are waited for."""
+    """Time of swaps beside a stage's own forward and backward pass before they are waited for."""
 
     forward_s: float
     backward_s: float

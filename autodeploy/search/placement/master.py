@@ -355,7 +355,7 @@ def solve_counts(
 def _hidden_in_pairs(
     model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray, used: np.ndarray, scale: float
 ) -> dict[tuple[int, ...], cp_model.IntVar]:
-    """What each pair of chunks [stage, forward, backward] that some cut passes hides, at most, in 1 / scale seconds."""
+    """Most time that each pair of chunks [stage, forward, backward] passed by a cut hides, in 1 / scale seconds."""
     shares = pair_overlap_bounds(problem)
     if not shares:
         return {}

@@ -36,7 +36,7 @@ Chunks = tuple[tuple[int, ...], ...]  # layers of each class in each chunk of a 
 
 @dataclass(frozen=True, eq=False)
 class StageTimes:
-    """What one stage with given layers takes at least, whatever counts make it fit.
+    """Least time of one stage with given layers, whatever counts make it fit.
 
     forward_s, backward_s [vpp]; hidden_pair_s [vpp, vpp] without any option; extra_s: added to one pass or the other
     of its chunks besides. exact: some counts take just that.

@@ -1,4 +1,4 @@
-"""Which plan of post-training to recommend: the one that is seldom far behind, wherever the uncertain numbers are.
+"""Choice of the recommended plan of post-training: the one that is seldom far behind, wherever uncertain numbers are.
 
 Training follows the error box of its update, as in pre-training; generation is as uncertain as its interval says, of
 each mode of the engine by itself, and a little of each degree.
@@ -139,7 +139,7 @@ def advise(
 def _responses(
     trained: Sequence[Estimated], box: UncertaintySet, should_cancel: Callable[[], bool]
 ) -> Responses | None:
-    """How the steps of updates follow the numbers of their box."""
+    """Step times of updates as functions of the numbers of their box."""
     worlds: list[Scenario] = [{}, *box.ends()]
     alike: dict[tuple[object, ...], list[int]] = {}
     for row, each in enumerate(trained):

@@ -49,7 +49,7 @@ def values_left(search: SearchSpec, axis: RlAxis, values: Sequence[T]) -> list[T
 
 
 def placements(search: SearchSpec) -> list[Placement]:
-    """Where both may run: what the target sets up, and what pinned axes leave room for."""
+    """Placements of both: those that the target sets up, and that pinned axes leave room for."""
     launchable: Sequence[Placement] = PLACEMENTS if FRAMEWORKS[search.target].generates_beside else PLACEMENTS[:1]
     if not search.asks_off_policy:
         launchable = tuple(each for each in launchable if each != "async")
@@ -62,7 +62,7 @@ def placements(search: SearchSpec) -> list[Placement]:
 
 
 def offloads(search: SearchSpec) -> list[tuple[Offload, ...]]:
-    """What may leave the device while it generates."""
+    """States that may leave the device while it generates."""
     words = values_left(search, "rl.offload", OFFLOADS)
     return [offloaded(word) for word in words]
 

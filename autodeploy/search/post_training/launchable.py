@@ -1,4 +1,4 @@
-"""What the target's own validation refuses, asked as soon as what a rule is about is known."""
+"""Rules of the target's own validation, judged as soon as what they are about is known."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Launchable:
         self._has_rules = bool(launch_rules(self._target))
 
     def step(self) -> list[SpecError]:
-        """What stops every launch of the spec's step on its cards, whatever the layout."""
+        """Rules that stop every launch of the spec's step on its cards, whatever the layout."""
         broken = broken_rules(self._target, self._known)
         return [self.error(rule) for rule in broken if not self._passes([rule])]
 
     def error(self, rule: LaunchRule) -> SpecError:
-        """What a broken rule says, and the nearest numbers of prompts of a step that breaks none."""
+        """Text of a broken rule, and the nearest numbers of prompts of a step that breaks none."""
         text = Message("common.cannot_launch_this_plan", release=title_of(self._target), reason=rule.text)
         near = self._near_prompts()
         hint = (
@@ -161,5 +161,5 @@ def broken_by(spec: Spec, profile: Profile, cards: int) -> tuple[BrokenRule, ...
 
 
 def rule_texts(target: str) -> dict[str, str]:
-    """What rules of a target say, by their name."""
+    """Texts of a target's rules, by their name."""
     return {rule.name: rule.text for rule in launch_rules(target)}

@@ -122,7 +122,7 @@ def infeasible(spec: Spec, result: RlResult, update: Infeasible | None = None) -
 
 
 def _told(rule: str, layouts: int) -> str:
-    """What a rule says, or how many layouts break it where its words follow."""
+    """Text of a rule, or the number of layouts that break it where its words follow."""
     if rule in RULES:
         return Message("common.place", place=rule, message=RULES[rule])
     return Message("rl_planning.layouts", rule=rule, count=layouts)
@@ -146,7 +146,7 @@ RELAXATION = Message("rl_planning.layout_bound")
 
 
 def identity_of(spec: Spec, profile: Profile) -> Identity:
-    """What makes a plan's id. No measured run of reinforcement learning multiplies its times."""
+    """Parts of a plan's id. No measured run of reinforcement learning multiplies its times."""
     return Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION, None)
 
 

@@ -66,7 +66,7 @@ class Choice:
 
     @property
     def outline(self) -> tuple[object, ...]:
-        """What makes it another plan for who launches it."""
+        """Traits that make it another plan for who launches it."""
         u, g, how = self.update.strategy, self.layout.generation, self.layout
         degrees = (u.tp, u.pp, u.cp, u.ep)
         return (how.placement, how.generation_npus, how.staleness, degrees, g.tp, g.dp, g.ep, g.mode, g.precision)
@@ -79,7 +79,7 @@ class Choice:
 
 @dataclass
 class RlResult:
-    """What a search found. choices : best first. bound_s : no plan takes less; refused : choices by their rule."""
+    """Result of a search. choices : best first. bound_s : no plan takes less; refused : choices by their rule."""
 
     choices: list[Choice] = field(default_factory=list)
     bound_s: float | None = None
@@ -98,7 +98,7 @@ class RlResult:
 
 @dataclass(frozen=True)
 class _Option:
-    """What may be put together: its least seconds, the update, where both run, and generation."""
+    """A combination: its least seconds, the update, where both run, and generation."""
 
     least_s: float
     update: Update

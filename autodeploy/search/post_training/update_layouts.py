@@ -56,7 +56,7 @@ class Update:
 
 @dataclass(frozen=True)
 class UpdateLayouts:
-    """What a search on some cards found. gap : by which its best may be slower than any; None: unknown."""
+    """Result of a search on some cards. gap : by which its best may be slower than any; None: unknown."""
 
     npus: int
     strategies: tuple[Strategy, ...]
@@ -153,7 +153,7 @@ class LayoutSearch(Protocol):
         """The best of them."""
 
     def why_none(self, spec: Spec) -> Infeasible | None:
-        """What rules all of them out."""
+        """Rules that refuse all of them."""
 
 
 def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool) -> UpdateLayouts:

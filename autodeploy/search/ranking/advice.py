@@ -1,4 +1,4 @@
-"""Which plan to recommend: the one that costs least on average, failed launches and restarts among it.
+"""Choice of the plan to recommend: the one that costs least on average, failed launches and restarts among it.
 
 Beside the plans of the search, which are fastest by the predicted times, others are considered: those that would be
 fastest with an influential number at its bad end, those that rest on least that no run has shown, and of each the plan
@@ -206,7 +206,7 @@ class Advice:
 
     @property
     def else_launched(self) -> Weighed | None:
-        """What is launched where the first plan does not start; None where that is sure enough, or nothing is left."""
+        """The launch after a first plan that does not start; None where that is sure enough, or nothing is left."""
         first = self.weighed[0]
         if first.p_fits >= LEAST_P_FITS or first.instead == first.row:
             return None
@@ -459,7 +459,7 @@ class Adviser:
         return self._spreads[number]
 
     def _rests_on(self, solved: Solved) -> frozenset[str]:
-        """What a plan's candidate rests on that no run has shown; the ranking is made again once plans are refined."""
+        """Gains of a plan's candidate that no run has shown; the ranking is made again once plans are refined."""
         if solved.index not in self._unproven:
             self._unproven[solved.index] = unproven_of(solved.candidate, solved.context)
         return self._unproven[solved.index]
@@ -485,7 +485,7 @@ def _pool(advice: Advice) -> list[Solved]:
 
 
 def _identity(solved: Solved) -> tuple[object, ...]:
-    """What makes a plan of a candidate another one: where its layers are and what they recompute or swap."""
+    """Identity of a candidate's plan: where its layers are and what they recompute or swap."""
     applied = solved.plan.applied
     used = [
         (option.name, option.layer_class, applied[:, number].tobytes())

@@ -1,4 +1,4 @@
-"""What the launch target costs: the best step without its rules, on the same software.
+"""Cost of the launch target: the best step without its rules, on the same software.
 
 Features stay as they are; what falls is the group of constraints that say what the framework can launch: rules of
 degrees, schedules and dispatchers, and which memory choices there are and whether stages may differ in them.
@@ -94,7 +94,7 @@ def _in_full(solved: Solved, start: InnerPlan, budget: Budget, should_cancel: Ca
 
 
 def _forbidden(spec: Spec, profile: Profile, choice: FeatureChoice, context: Context) -> Candidates:
-    """What only the target's rules forbid, on the cards and the batch of the best plan."""
+    """Strategies that only the target's rules forbid, on the cards and the batch of the best plan."""
     search = spec.search.model_copy(update={"target": UNRESTRICTED})
     legal, _ = legal_candidates(search, context, profile, choice)
     return legal.take(np.flatnonzero(~judge(legal, context.facts, spec.search.target).legal))

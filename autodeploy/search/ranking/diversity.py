@@ -1,4 +1,4 @@
-"""How different the plans of an answer are, and how flat the ground around the fastest one is."""
+"""Diversity of the plans of an answer, and the number of plans near the fastest one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def outline(solved: Solved) -> tuple[Hashable, ...]:
-    """What makes a plan another one for who launches it: degrees, micro batch, cards, whether passes run in pairs."""
+    """Traits that tell plans apart for a launch: degrees, micro batch, cards, whether passes run in pairs."""
     candidate = solved.candidate
     return (*(int(getattr(candidate, axis)[0]) for axis in (*AXES, "dp")), bool(candidate.paired[0]))
 

@@ -1,4 +1,4 @@
-"""What a plan costs on average: its step time, the launches that fail before one starts, and the restarts of the run.
+"""Expected cost of a plan: its step time, the launches that fail before one starts, and the restarts of the run.
 
 Whether a plan starts is ignorance that one trial resolves: where it fails the next plan is launched, and as errors of
 memory are shared, a failure says something of it too. What runs out of memory once it has started does so by chance, as
@@ -35,7 +35,7 @@ _SHARED: Final = np.array([_NORMAL.inv_cdf((place + 0.5) / _LEVELS) for place in
 
 @dataclass(frozen=True, slots=True)
 class RiskPrice:
-    """What risks cost.
+    """Prices of risks.
 
     floor : P(fits) below which no plan is recommended while another one is above. failed_launch_s : of the whole
         cluster, until the next plan is launched. restart_s : of an out-of-memory later, with the work that is lost.
@@ -59,7 +59,7 @@ class ExpectedCosts:
 def expected_costs(
     worth: Floats, starts: Floats, fits: Floats, outer: Ints, ready: Ints, price: RiskPrice
 ) -> ExpectedCosts:
-    """What plans cost with their best fallbacks.
+    """Costs of plans with their best fallbacks.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def degrees(plan: Plan) -> str:
 
 
 def explanation(plan: Plan, other: Plan | None) -> str:
-    """How much longer another plan takes and with which parts of the step, the largest first."""
+    """Difference of another plan's step time and of its parts, the largest first."""
     if other is None:
         largest = sorted(PARTS, key=lambda p: -getattr(plan.breakdown, p))[:3]
         shares = [
@@ -146,7 +146,7 @@ def _seconds_of(parts: Sequence[str], gains: Mapping[str, float]) -> Message:
 
 
 def memory_explanation(plan: Plan, other: Plan | None) -> str:
-    """What of the fullest stage's memory is what, and what another plan takes instead."""
+    """Parts of the fullest stage's memory, and those of another plan instead."""
     if other is None:
         fullest = max(plan.stages, key=lambda stage: stage.total_gib).memory_gib.model_dump()
         largest = sorted(fullest, key=lambda kind: -fullest[kind])[:3]

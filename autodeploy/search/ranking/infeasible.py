@@ -156,7 +156,7 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
 
 
 def missing_memory(spec: Spec, profile: Profile, context: Context) -> str:
-    """What the leanest strategy needs, and what a card has."""
+    """Memory that the leanest strategy needs, and that of a card."""
     least = _least_gib(spec, profile, context)
     return Message(
         "ranking.leanest_exceeds_memory",
@@ -243,7 +243,7 @@ def _other_targets(spec: Spec, profile: Profile) -> list[tuple[str, Spec]]:
 
 
 def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: FeatureChoice) -> list[NearestChange]:
-    """Where no candidate is legal: pins that can be lifted, and the nearest batch that divides."""
+    """Changes where no candidate is legal: pins that can be lifted, and the nearest batch that divides."""
     cards = spec.cluster.num_npus or sum(b.nodes for b in spec.cluster.blocks or ()) * profile.npus_per_node
     cards -= spec.cluster.spare_npus
     batch = spec.training.global_batch_size.value

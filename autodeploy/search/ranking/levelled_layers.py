@@ -47,7 +47,7 @@ def levelled(strategy: Strategy, context: Context) -> Strategy:
 
 
 def even_note(strategy: Strategy, plan: Plan) -> tuple[Message, ...]:
-    """How uneven the stages are of a plan whose strategy does not say where its layers are."""
+    """Note on the unevenness of stages of a plan whose strategy does not say where its layers are."""
     times = [stage.forward_s + stage.backward_s for stage in plan.stages]
     share = len(times) * max(times, default=0.0) / sum(times) - 1.0 if sum(times) > 0.0 else 0.0
     if strategy.layers_per_stage is not None or plan.strategy.layers_per_stage is not None or share < MIN_TOLD:

@@ -90,7 +90,7 @@ def level_of(spec: Spec) -> Rescaled | None:
 
 
 def work_of(spec: Spec, num_npus: int, global_batch: int) -> str:
-    """What two runs must have in common to be compared by their times alone, as a hash."""
+    """Hash of the work of a run: two of one work can be compared by their times alone."""
     model = spec.model.model_dump(mode="json", exclude=set(NOT_WORK))
     training = spec.training.model_dump(mode="json", exclude={*NOT_WORK, "global_batch_size"})
     cluster = spec.cluster.model_dump(mode="json", include={"profile", "device", "slowest_device_factor", "overrides"})

@@ -1,4 +1,4 @@
-"""Where the time of a plan goes, down to the operators and exchanges of each kind of layer, as a document.
+"""Time of a plan down to the operators and exchanges of each kind of layer, as a document.
 
 Times are those that the plan's estimate rests on: the operators of a layer add up to its `compute_s`, but for what runs
 beside matrix work.

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 # The step time to count on where measured runs contradict the predicted one.
 def count_on(plan: Plan, candidate: Candidates, context: Context) -> CountOn | None:
-    """What the step takes if the nearest record's error holds, or if no run of the class exceeds its highest MFU.
+    """Step time if the nearest record's error holds, or if no run of the class exceeds its highest MFU.
 
     The slower one of those outside the plan's interval; None where measured runs agree with it.
     """
@@ -87,7 +87,7 @@ def count_on(plan: Plan, candidate: Candidates, context: Context) -> CountOn | N
 
 # What a plan takes for granted about uneven work, in one sentence each.
 def assumptions_of(candidate: Candidates, context: Context) -> tuple[str, ...]:
-    """Where loads come from and what levelling them leaves; nothing where two factors say it all."""
+    """Sources of the loads and the effect of levelling them; nothing where two factors say it all."""
     notes: list[str] = []
     if context.model.is_moe and int(candidate.ep[0]) > 1:
         notes += _expert_notes(candidate, context)
@@ -182,7 +182,7 @@ def memory_menu(classes: StepClasses, context: Context, index: int, layout: Layo
 
 
 def _exposed_s(step: StepClass, swap_bytes: float, context: Context, index: int) -> float:
-    """What a layer's own passes do not hide of swapping this alone: out beside the forward, in beside the backward."""
+    """Exposed seconds of swapping this alone on a layer: out beside its forward, in beside its backward pass."""
     link = context.machine.host.link_bytes_per_s
     windows = (scalar_at(step.cost.forward.total_s, index), scalar_at(step.cost.backward.total_s, index))
     return sum(float(exposed_swap_s(swap_bytes, link, window)) for window in windows) if swap_bytes else 0.0
@@ -203,7 +203,7 @@ def _used(layout: Layout, choice: str, layers: str, number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What makes a plan's id, and by what a measured run of the same work multiplies its times."""
+    """Parts of a plan's id, and the factor of a measured run of the same work on its times."""
 
     spec_hash: str
     profile_hash: str
@@ -355,7 +355,7 @@ class _Describer:
 
 
 def layouts_of_solved(solved: Sequence[Solved]) -> list[Layout]:
-    """Where the layers of candidates' plans are, and what they recompute or swap."""
+    """Placements of candidates' plans, and their recomputation and swaps."""
     return [layout for _, layout in _laid_out(solved)]
 
 

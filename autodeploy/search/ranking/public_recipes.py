@@ -1,4 +1,4 @@
-"""How the frameworks' own public scripts launch a model on a chip, and how fast that was measured; see the YAML."""
+"""Public scripts of the frameworks for a model on a chip, and their measured speed; see the YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beside the plans of a search, whatever they are: the reference, and what other sizes would give."""
+"""Plans beside those of a search: the reference, and those of other sizes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DIGITS: Final = 9
 
 
 def regrets(log_times: Floats) -> Floats:
-    """How much longer each plan takes than the best one of each draw, as a share [draws, plans]."""
+    """Regret of each plan against the best one of each draw, as a share [draws, plans]."""
     return np.asarray(np.exp(log_times - log_times.min(axis=1, keepdims=True)) - 1.0)
 
 
@@ -199,7 +199,7 @@ def regret_order(
 
 
 def _worth(weighed: Floats, safe: Ints, nominal: Floats, lost: Floats) -> Floats:
-    """What a step is expected to take [plans]: mean times over the best of each draw, in units of the plan that is
+    """Expected step time [plans]: mean times over the best of each draw, in units of the plan that is
     least behind on average. What slows all plans alike is nobody's risk: predictions are right on average.
     """
     behind = np.exp(weighed - weighed[:, safe].min(axis=1, keepdims=True)).mean(axis=0)

@@ -77,7 +77,7 @@ class SearchLabel:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a search found.
+    """Result of a search.
 
     searched : the space and its bounds. frontier : the plans, and what is left open. unrestricted : what the target
         costs. advice : the ranking by risk; without it plans are ranked by the objective. beside : what stands beside
@@ -267,7 +267,7 @@ def _counts(searched: SearchSpace, frontier: SearchState) -> Counts:
 
 
 def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
-    """Which batch was planned, where the spec's tolerance allowed another than its own."""
+    """Note on the planned batch, where the spec's tolerance allowed another than its own."""
     own = spec.training.global_batch_size.value
     if context.global_batch == own:
         return ()
@@ -297,7 +297,7 @@ def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
 
 
 def _ranking(advice: Advice | None, order: Sequence[Solved], ranked: Sequence[Plan]) -> RiskRanking:
-    """What plans were ranked by, and which of those shown is launched where the first does not start."""
+    """Criterion of the ranking, and the shown plan that is launched where the first does not start."""
     if advice is None:
         return ranking_of(None)
     instead = advice.else_launched
@@ -314,7 +314,7 @@ def _floor_note(spec: Spec, advice: Advice | None) -> tuple[str, ...]:
 
 
 def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
-    """How much faster other plans could be, where that is more than the spec asked for and than most searches leave."""
+    """Note on the gap to faster plans, where that is more than the spec asked for and than most searches leave."""
     if gap is None or gap <= max(spec.search.gap, USUAL_GAP) * (1.0 + 1e-3) or spec.search.objective == "peak_memory":
         return ()
     return (Message("ranking.gap_remains", gap=100.0 * gap),)

@@ -1,4 +1,4 @@
-"""Which plans make the answer, in which order, and what an answer says of the ranking as a whole."""
+"""Choice and order of the plans of an answer, and its statements on the ranking as a whole."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIN_TOLD_COST: Final = 0.01
 
 
 def bets_of(advice: RiskAdvice) -> tuple[Bet, ...]:
-    """What the fastest plan has to be right about, and what each bet costs where it is lost; the dearest first."""
+    """Conditions that the fastest plan rests on, and the cost of each where it does not hold; the dearest first."""
     fastest, chosen = advice.fastest, advice.weighed[0]
     bets = [*_unproven_bets(fastest, chosen), *_memory_bet(advice, fastest)]
     if fastest.row != chosen.row:
@@ -90,7 +90,7 @@ def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) ->
 
 # Every strategy that a search solved, in columns.
 def solved_strategies(searched: SearchSpace, frontier: SearchState, ratio: float) -> SolvedStrategies:
-    """What a search found of each outer strategy that has a plan, in its own order.
+    """Plans of each outer strategy that has one, in its own order.
 
     ratio : of a measured over its predicted step time, by which predictions are multiplied.
     """
@@ -135,7 +135,7 @@ def _short(value: float) -> float:
 
 
 def objective_value(plan: Plan, objective: str) -> float:
-    """What is minimised: the plan with the least comes first."""
+    """Value that is minimised: the plan with the least comes first."""
     if objective == "tokens_per_s_per_npu":
         return -plan.tokens_per_s_per_npu
     if objective == "peak_memory":
@@ -148,7 +148,7 @@ def objective_value(plan: Plan, objective: str) -> float:
 
 
 def weight_of(context: Context, objective: str) -> float:
-    """What a second of a plan's step counts in the objective: plans on fewer cards or of another batch are compared."""
+    """Weight of a second of a plan's step in the objective: plans on fewer cards or of another batch are compared."""
     if objective == "tokens_per_s_per_npu":
         return context.num_npus / context.global_batch
     return float(context.num_npus) if objective == "npu_hours" else 1.0
@@ -195,7 +195,7 @@ def weighed(plan: Plan, advice: Advice | None, solved: Solved, ratio: float) -> 
 
 
 def ranking_of(advice: RiskAdvice | None, price: RiskPrice = DEFAULT_PRICE, instead: str | None = None) -> RiskRanking:
-    """What plans were ranked by. instead : the plan to launch where the first does not start."""
+    """Criterion of the ranking. instead : the plan to launch where the first does not start."""
     if advice is None:
         return RiskRanking(risk="neutral", compared=0, draws=0, least_p_fits=0.0)
     (share, sigma), box = realised_share(), advice.responses.box
@@ -239,7 +239,7 @@ def fastest_of(first: Plan, ranked: Sequence[Plan], advice: RiskAdvice | None) -
 
 
 def valley_of(searched: SearchSpace, order: Sequence[Solved], ranked: Sequence[Plan]) -> Valley | None:
-    """How flat the ground around the fastest plan is."""
+    """Plans near the fastest one."""
     if not ranked:
         return None
     plans = [

@@ -1,4 +1,4 @@
-"""How plans' step times follow the numbers of the error box: true evaluations at its ends, lines between them."""
+"""Step times of plans as functions of uncertain numbers: evaluations at the ends of their box, lines between."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Responses:
         )
 
     def influence(self, rows: Sequence[int] | None = None) -> Floats:
-        """How much each number alone can change the ratio of two plans' step times, as a share [numbers]."""
+        """Change of the ratio of two plans' step times by each number alone, as a share [numbers]."""
         low, high = (self.low, self.high) if rows is None else (self.low[list(rows)], self.high[list(rows)])
         if not len(low):
             return np.zeros(len(self.box.numbers))
@@ -75,7 +75,7 @@ class Responses:
 
 
 def _half_widths(box: UncertaintySet) -> Floats:
-    """How far each number's ends are from where it is [numbers]."""
+    """Distance of each number's ends from where it is [numbers]."""
     return np.array([abs(box.at(number, HIGH_QUANTILE)[number.name]) for number in box.numbers])
 
 

@@ -87,7 +87,7 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
 
 
 def _timed_runs(candidate: Candidates, context: Context, slopes: Mapping[str, float]) -> TimedRuns:
-    """What runs of the context's cluster say of a candidate's step time; `slopes`: by factor."""
+    """Runs of the context's cluster as evidence on a candidate's step time; `slopes`: by factor."""
     assert context.profile is not None
     evidence = context.profile.document.evidence
     if evidence is None:
@@ -139,7 +139,7 @@ _NORMAL = NormalDist()
 
 
 def memory_spread_of(candidate: Candidates, context: Context) -> MemorySpread:
-    """How far the predicted peak on the card of a candidate's plans may be off, whatever their layout.
+    """Spread of the predicted peak on the card of a candidate's plans, whatever their layout.
 
     What runs of this cluster and family of models have said of it counts; of other families it does not.
     """

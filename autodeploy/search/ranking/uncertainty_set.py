@@ -103,7 +103,7 @@ class UncertaintySet:
         return {number.name: float(move) for number, move in zip(self.numbers, draw, strict=True)}
 
     def factors(self, number: Uncertain) -> tuple[float, float]:
-        """What a number is multiplied by at its ends; where it is one of `worlds.SHIFTED`, what it is shifted by."""
+        """Factors of a number at its ends; where it is one of `worlds.SHIFTED`, shifts."""
         low, high = (self.at(number, quantile)[number.name] for quantile in (LOW_QUANTILE, HIGH_QUANTILE))
         return (low, high) if SHIFTED.intersection(number.multiplies) else (math.exp(low), math.exp(high))
 

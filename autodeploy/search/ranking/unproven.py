@@ -1,4 +1,4 @@
-"""What of a plan no run has shown, and draws of the share of such gains that comes true."""
+"""Gains of a plan that no run has shown, and draws of the share of such gains that comes true."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DIGITS = 6
 
 
 def evidence_for(candidate: Candidates, context: Context) -> tuple[Evidence, ...]:
-    """What published runs say of each axis and feature of a candidate."""
+    """Published runs of each axis and feature of a candidate."""
     return evidence_of(run_of(candidate, context), context.family)
 
 
 def unproven_of(candidate: Candidates, context: Context) -> frozenset[str]:
-    """What a candidate rests on that no run has shown."""
+    """Axes and features of a candidate that no run has shown."""
     return unproven(run_of(candidate, context), context.family)
 
 
@@ -47,7 +47,7 @@ def unproven_in(evidence: Iterable[Evidence]) -> frozenset[str]:
 
 
 def unproven_axes(candidates: Candidates, context: Context) -> Ints:
-    """How many degrees and words of each candidate no run has [n]; features are left out, which a layout may add."""
+    """Number of degrees and words of each candidate no run has [n]; features are left out, which a layout may add."""
     counts = np.zeros(len(candidates), dtype=np.int64)
     for axis in AXES_SHOWN:
         read = [axis, USED_WITH.get(axis, axis)] if axis in RUN_AXES else []

@@ -73,7 +73,7 @@ def explain_rejection(
 
 
 def verdict(plan: Plan, result: PlanSet) -> str:
-    """What speaks against a plan that is legal and fits, in words."""
+    """Objections to a plan that is legal and fits, in words."""
     if not result.plans:
         return Message("ranking.nothing_to_compare")
     top = result.plans[0]
@@ -106,7 +106,7 @@ def timed(answer: WhyNot, plan: Plan, result: PlanSet) -> WhyNot:
 
 
 def short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]) -> WhyNot:
-    """What the strategy lacks as it stands, and what it takes with the memory choices that make it fit."""
+    """Memory that the strategy lacks as it stands, and its cost with the memory choices that make it fit."""
     stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)
     needs = {"stage": stage, "needed": plan.peak_memory_gib, "limit": plan.memory_limit_gib}
     if placed is None:
@@ -282,7 +282,7 @@ def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
 
 
 def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
-    """Which rules leave nothing, or that nothing fits, and what comes nearest."""
+    """Rules that leave nothing, or that nothing fits, and what comes nearest."""
     counts, spec = answer.counts, asked.pinned(asked.axes)
     choice = choice_of(spec, asked.profile)
     context = choice_context(spec, asked.profile, choice)

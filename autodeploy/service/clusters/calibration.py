@@ -79,7 +79,7 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True)
 class Refit:
-    """What the runs of a cluster come to: its overlay (none where they say nothing of time) and what it changes."""
+    """Result of a fit to a cluster's runs: its overlay (none where they say nothing of time) and what it changes."""
 
     overlay: dict[str, Any]
     report: dict[str, Any]
@@ -130,7 +130,7 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
 def benchmark_overlay(
     profile: Profile, runs: Sequence[MeasuredRun], *, device: str | None = None, precision: str = "bf16"
 ) -> dict[str, Any]:
-    """What benchmarks measured, over the shipped profile.
+    """Overlay of benchmarks, over the shipped profile.
 
     Parameters
     ----------

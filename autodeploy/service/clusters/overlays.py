@@ -231,7 +231,7 @@ def _ranks(plan: Plan, profile: Profile) -> int:
 
 
 def least_gib(met: OutOfMemory, plan: Plan) -> float:
-    """What the card would have had to hold: more than it has, and what was asked beside all that was there."""
+    """Least memory that the card needed: more than it has, and the request beside all that was there."""
     limit = min(plan.memory_limit_gib, met.capacity_gib or plan.memory_limit_gib)
     asked = (met.asked_gib or 0.0) + (met.allocated_gib or 0.0)
     return max(limit, asked + plan.peak_memory_gib - plan.allocator_peak_gib)

@@ -42,7 +42,7 @@ NOTE_USE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. `key_id` is empty where no key is asked for.
+    """Caller of a request. `key_id` is empty where no key is asked for.
 
     `team`: whose searches and runs the caller sees and changes. `max_searches`, `max_running`: searches that wait or
     run, and that run, at once. `max_time_limit_s`: of one search. None takes the server's setting.
@@ -106,7 +106,7 @@ ANYONE = Principal()
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """What is known of a key; never the key."""
+    """Public facts of a key; never the key."""
 
     id: str
     name: str
@@ -203,7 +203,7 @@ class AccessService:
                 raise _no_key(key_id)
 
     def recognise(self, key: str) -> Principal:
-        """Whose key it is; asks the database every time, so that a revoked key ends at once.
+        """Principal of a key; asks the database every time, so that a revoked key ends at once.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class AccessService:
         return token, principal
 
     def of_session(self, token: str, max_age_s: float) -> Principal:
-        """Whose session it is.
+        """Principal of a session.
 
         Raises
         ------
@@ -313,7 +313,7 @@ def _no_key(key_id: str) -> NotFoundError:
 
 
 def hash_of(key: str) -> str:
-    """What is stored of a key."""
+    """Stored hash of a key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -328,7 +328,7 @@ WALKED = 4000
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries a list names; None does not restrict."""
+    """Filter of entries; None does not restrict."""
 
     key_id: str | None = None
     author: str | None = None

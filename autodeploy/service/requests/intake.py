@@ -178,7 +178,7 @@ def read_network_spec(document: Any, planner: Planner) -> Spec:
 
 @contextmanager
 def placed_in_spec() -> Iterator[None]:
-    """What is wrong with a profile is said at its place in the spec."""
+    """Fault of a profile, at its place in the spec."""
     try:
         yield
     except ProfileError as error:

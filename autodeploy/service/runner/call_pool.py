@@ -79,12 +79,12 @@ class RoundRobin(Generic[Thing]):
 
     @property
     def in_use(self) -> int:
-        """How many are used now."""
+        """Number used now."""
         return self._using.total()
 
     @property
     def waiting(self) -> int:
-        """How many callers wait."""
+        """Number of callers that wait."""
         return len(self._waiting)
 
     def _wait(self, key: str, end_s: float) -> Thing:
@@ -212,7 +212,7 @@ class CallPool:
         return self.call_of("", function, *args, **kwargs)
 
     def call_of(self, key: str, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
-        """What the function gives, or raises, in another process; it and its arguments can be pickled.
+        """Result of the function in another process, or its error; it and its arguments can be pickled.
 
         Parameters
         ----------

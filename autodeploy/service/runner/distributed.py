@@ -133,7 +133,7 @@ class JobSendingRunner:
         return True
 
     def stop(self) -> None:
-        """What is sent stays sent."""
+        """Nothing: what is sent stays sent."""
         if self.presence is not None:
             self.presence.stop()
 
@@ -244,7 +244,7 @@ class WorkerRunner(JobSendingRunner):
         await self._receiver.work(self._look_after, pause_s=recovery_pause_s(self._settings))
 
     def _ending_s(self) -> float | None:
-        """How long what is under way has to end: a while when this worker stops, hardly any when it is stuck."""
+        """Seconds for the work under way to end: a while when this worker stops, hardly any when it is stuck."""
         if self._stopping.is_set():
             return STOP_S
         looked_s = self._receiver.looked_s or 0.0

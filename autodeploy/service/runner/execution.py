@@ -185,7 +185,7 @@ def _end(database: Database, claim: Claim, status: str, error: str | None, repor
 
 
 def _failure(error: Exception, claim: Claim) -> str:
-    """What the user reads: the program's own errors in their words, of others where the log has their trace."""
+    """Error for the user: the program's own errors in their words, of others where the log has their trace."""
     if isinstance(error, MemoryLimitError):
         return f"{error}: {error.hint}"
     own = isinstance(error, AutoDeployError)

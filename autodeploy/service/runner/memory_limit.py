@@ -1,4 +1,4 @@
-"""How much memory a process of a search may take, and what becomes of a search that needs more.
+"""Memory that a process of a search may take, and the end of a search that needs more.
 
 The limit is of address space: the system refuses what goes beyond it, so that Python raises MemoryError long before the
 machine has nothing left and its kernel picks somebody to kill. A native library that can't go on ends its process by

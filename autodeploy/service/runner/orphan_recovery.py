@@ -1,4 +1,4 @@
-"""What becomes of a search whose process is gone: the same for every runner.
+"""Recovery of searches whose process is gone: the same for every runner.
 
 `enqueue` is the runner's own: a search that waits again becomes a job again in the same transaction.
 """

@@ -1,4 +1,4 @@
-"""Who runs a search: a name for this process that says later whether the process still lives."""
+"""Owner of a search: a name for its process that says later whether the process still lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runner needs of the planner, and how it gets it."""
+"""Interface between a runner and the planner."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Planner(Protocol):
         """The parts of the step of `reestimate` alone, in each world in which these numbers have moved."""
 
     def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
-        """What the formulas read of a plan of this spec."""
+        """Inputs of the formulas for a plan of this spec."""
 
     def prepare(self, spec: Spec) -> object:
         """Raises SpecError where the spec asks for something that can't be planned with."""
@@ -75,7 +75,7 @@ class Planner(Protocol):
         """Raises SpecError where a search would have too many candidates."""
 
     def search_size(self, spec: Spec) -> SearchSize:
-        """What the time of a search depends on."""
+        """Sizes that the time of a search depends on."""
 
     def describe_hashes(self, spec: Spec) -> tuple[str, str, str]: ...
 

@@ -1,4 +1,4 @@
-"""What every runner of searches can do."""
+"""Interface of every runner of searches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Distribution:
-    """How many values were at most each bound, and their sum. Its owner holds a lock."""
+    """Number of values up to each bound, and their sum. Its owner holds a lock."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -68,7 +68,7 @@ class SearchTally:
             self._deaths += 1
 
     def deaths(self) -> int:
-        """How often a process died."""
+        """Number of deaths of the process."""
         with self._lock:
             return self._deaths
 
@@ -126,11 +126,11 @@ class JobRunner(Protocol):
 
     @property
     def tally(self) -> SearchTally:
-        """What became of the searches that this process ran."""
+        """Numbers of searches that this process ran, by their outcome."""
 
     @property
     def presence(self) -> WorkerHeartbeat | None:
-        """What this process says of itself in the database; None where it says nothing."""
+        """Heartbeat of this process in the database; None where it has none."""
 
     def stop(self) -> None:
         """Stops working and hands running searches back to the queue."""

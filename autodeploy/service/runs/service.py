@@ -151,7 +151,7 @@ class MovedPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What came of a measurement: the run (new, or stored before), the cluster's overlay and its plans' new order.
+    """Result of a measurement: the run (new, or stored before), the cluster's overlay and its plans' new order.
 
     moved : the plan that the run, or its rehearsal, was of; None where there is no overlay.
     """
@@ -426,7 +426,7 @@ def _new_row(
 
 
 def _content_hash(document: dict[str, Any], team: str, rehearsal: str) -> str:
-    """What makes a measurement of a plan one run: equal ones of two teams are two, and neither tells of the other.
+    """Hash of a measurement of a plan: equal ones of two teams are two, and neither tells of the other.
 
     rehearsal : id of the plan's rehearsal that ran; empty where the plan itself did.
     """

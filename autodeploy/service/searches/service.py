@@ -139,7 +139,7 @@ class SearchService:
         return Submission(view, created=True)
 
     def admitted(self, spec: Spec, *, reuse: bool = True) -> Admitted:
-        """What a spec from the network is planned as, where it can be planned; `reuse` as in `submit`.
+        """Spec of a document from the network, where it can be planned; `reuse` as in `submit`.
 
         Raises
         ------
@@ -394,12 +394,12 @@ class SearchService:
         return SearchPage(items, has_more=len(rows) > limit)
 
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
-        """What happened after event number `after`."""
+        """Events after event number `after`."""
         with self._database.read() as session:
             return Events(session).after(search_id, after) if self._is_there(session, search_id) else ()
 
     def news(self, after: Mapping[str, int]) -> dict[str, tuple[Sequence[Event], bool]]:
-        """What happened to each of these searches after that event, and whether it is finished or gone.
+        """Events of each of these searches after that one, and whether it is finished or gone.
 
         One look for many callers, each of whom was found to see its search before; only events of searches that have
         new ones are read.
@@ -459,7 +459,7 @@ class SearchService:
         return StoredPlan(row.id, plan_json(row.document, row.engine_version), stale)
 
     def count_by_status(self) -> dict[str, int]:
-        """How many searches have each status."""
+        """Number of searches of each status."""
         with self._database.read() as session:
             return Searches(session).count_by_status()
 

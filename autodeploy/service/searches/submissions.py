@@ -1,4 +1,4 @@
-"""What is submitted: a spec with its identity, annotations and idempotency key, and the row that it becomes."""
+"""Submitted specs: a spec with its identity, annotations and idempotency key, and the row that it becomes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ MAX_KEY_LENGTH = 255
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What became of a submitted spec: a new search, or (`created` False) the one its idempotency key made before."""
+    """Result of a submission: a new search, or (`created` False) the one its idempotency key made before."""
 
     search: SearchView
     created: bool
@@ -198,7 +198,7 @@ def search_of_key(session: Session, principal: str, key: str, body_hash: str) ->
 
 
 def body_hash_of(content: Content, tags: tuple[str, ...], note: str, webhook: str | None) -> str:
-    """What an idempotency key stands for."""
+    """Hash of the request that an idempotency key stands for."""
     said = [content.spec_hash, list(tags), note, *([] if webhook is None else [webhook])]
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
@@ -229,7 +229,7 @@ def new_row(spec: Spec, content: Content, note: str, now: datetime, principal: P
 
 
 def new_view(row: SearchRow, tags: tuple[str, ...], plans: Sequence[str] = (), *, cached: bool = False) -> SearchView:
-    """What the caller is shown of it."""
+    """View of it for the caller."""
     return SearchView(
         stored_search(row, plans),
         cached=cached,

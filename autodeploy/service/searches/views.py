@@ -95,7 +95,7 @@ MOST_FORECAST = 2000
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """Where a search waits.
+    """Place of a search in the queue.
 
     position : 1 is the next; waiting : searches of everybody that wait; slots : that run at the same time; expected_s :
     of the search itself, expected_wait_s : until it starts, both in seconds of this machine and None where unknown.
@@ -121,7 +121,7 @@ class QueueOutlook:
         self._pace_until_s = float("-inf")
 
     def place(self, session: Session, search_id: str, expected_s: float | None) -> QueuePlace | None:
-        """Where a queued search stands; None when it waits no longer, or too many do."""
+        """Place of a queued search; None when it waits no longer, or too many do."""
         with self._lock:
             if time.monotonic() > self._fresh_until_s or search_id not in self._starts:
                 self._look(session)

@@ -206,7 +206,7 @@ class Loss:
 
 
 def losses_of_downgrade(database: Database, revision: str) -> tuple[Loss, ...]:
-    """What the way back to that revision would lose; nothing is changed.
+    """Losses of a downgrade to that revision; nothing is changed.
 
     Raises
     ------

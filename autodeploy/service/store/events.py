@@ -103,7 +103,7 @@ class IdempotencyKeys:
         self.session = session
 
     def get(self, principal: str, key: str) -> IdempotencyRow | None:
-        """What that caller did with that key."""
+        """Earlier use of that key by that caller."""
         return self.session.get(IdempotencyRow, (principal, key))
 
     def add(self, principal: str, key: str, *, body_hash: str, search_id: str, now: datetime) -> None:
@@ -162,7 +162,7 @@ class Deliveries:
         return row.id
 
     def search_ended(self, search_id: str, *, now: datetime) -> None:
-        """What waited for that search is due now."""
+        """Makes due what waited for that search."""
         self.session.execute(
             update(DeliveryRow)
             .where(DeliveryRow.search_id == search_id, DeliveryRow.status == "waiting")

@@ -101,11 +101,11 @@ class ApiKeys:
         return result.rowcount == 1
 
     def lock(self, key_id: str) -> None:
-        """Whoever else counts this key's searches waits until this transaction ends."""
+        """Lock on the counts of this key's searches until this transaction ends."""
         self.session.execute(select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update())
 
     def count_unfinished(self, key_id: str) -> int:
-        """How many searches of the key wait or run."""
+        """Number of searches of the key that wait or run."""
         queries = (select(func.count()).where(each, SearchRow.principal == key_id) for each in (QUEUED, RUNNING))
         return sum(self.session.scalar(query) or 0 for query in queries)
 

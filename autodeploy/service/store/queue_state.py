@@ -76,7 +76,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What the order depends on besides the searches that wait.
+    """Numbers that the order depends on besides the searches that wait.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ _LIMITS = select(ApiKeyRow.id, ApiKeyRow.max_running).where(
 
 @dataclass(frozen=True, slots=True)
 class SlotRules:
-    """What the settings say of slots.
+    """Settings of slots.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is old leaves, a batch in a transaction, so that nobody else waits long."""
+"""Deletion of old rows, a batch in a transaction, so that nobody else waits long."""
 
 from __future__ import annotations
 

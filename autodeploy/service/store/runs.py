@@ -100,7 +100,7 @@ class Runs:
         return self.session.scalars(query).all()
 
     def ids_of_team(self, run_ids: Sequence[str], team: str) -> set[str]:
-        """Which of these runs are the team's."""
+        """Ids of these runs that are the team's."""
         return set(self.session.scalars(select(RunRow.id).where(RunRow.id.in_(run_ids), RunRow.team == team)))
 
     def ids_of_cluster(self, cluster: str, profile: str, *, limit: int) -> list[str]:
@@ -216,7 +216,7 @@ def changed(overlay: dict[str, Any], by: str, now: datetime) -> dict[str, Any]:
 
 
 def fresh_overlay_warning(spec: Spec, now: datetime) -> str | None:
-    """What to tell of a spec whose overlay was changed in the last seven days; None without or with an older one."""
+    """Warning for a spec whose overlay was changed in the last seven days; None without or with an older one."""
     overlay = spec.cluster.overlay
     report = overlay.get("report") if isinstance(overlay, dict) else None
     at = report.get("changed_at") if isinstance(report, dict) else None

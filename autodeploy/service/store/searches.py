@@ -130,11 +130,11 @@ class Searches:
         return self.session.scalar(STATUS, {"search_id": search_id})
 
     def team(self, search_id: str) -> str | None:
-        """Whose search it is."""
+        """Team of a search."""
         return self.session.scalar(TEAM, {"search_id": search_id})
 
     def whose_status(self, search_id: str) -> tuple[str, str] | None:
-        """Whose search it is, and its status."""
+        """Team and status of a search."""
         row = self.session.execute(WHOSE_STATUS, {"search_id": search_id}).one_or_none()
         return None if row is None else (row.team, row.status)
 
@@ -145,7 +145,7 @@ class Searches:
         }
 
     def engine_version(self, search_id: str) -> str | None:
-        """Which engine's search it is."""
+        """Engine version of a search."""
         return self.session.scalar(ENGINE, {"search_id": search_id})
 
     def lock(self, search_id: str) -> SearchRow | None:
@@ -153,7 +153,7 @@ class Searches:
         return self.session.scalar(select(SearchRow).where(SearchRow.id == search_id).with_for_update())
 
     def count_by_status(self) -> dict[str, int]:
-        """How many searches have each status: one look into the index for each."""
+        """Number of searches of each status: one look into the index for each."""
         looks = [
             select(literal(each), func.count()).select_from(SearchRow).where(status_is(self.session, each))
             for each in STATUSES

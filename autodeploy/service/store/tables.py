@@ -174,7 +174,7 @@ AUDITED_BY = ("action", "author", "team", "id")
 
 
 class AuditRow(Base):
-    """Who changed what: the key, its name and team then, the address it came from, and how it was answered."""
+    """A change by a caller: the key, its name and team then, the address it came from, and how it was answered."""
 
     __tablename__ = "audit"
     __table_args__ = (

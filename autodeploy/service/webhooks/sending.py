@@ -170,7 +170,7 @@ log = logging.getLogger(__name__)
 
 
 def team_secret(secret: str, team: str) -> str:
-    """What signs the webhooks of a team: who knows it can't tell another team's, nor the secret behind both."""
+    """Secret that signs the webhooks of a team: who knows it can't tell another team's, nor the secret behind both."""
     digest = hmac.new(secret.encode(), b"autodeploy webhooks of team " + team.encode(), hashlib.sha256).digest()
     return "whsec_" + urlsafe_b64encode(digest).decode().rstrip("=")
 
@@ -182,7 +182,7 @@ def signature(secret: str, moment_s: int, body: bytes) -> str:
 
 
 def document_of(due: Due, row: SearchRow, moment_s: int) -> dict[str, Any]:
-    """What is sent of a finished search."""
+    """Document of a finished search."""
     search = {name: getattr(row, name) for name in SHOWN} | {"model": row.model_name}
     search["created_at"] = iso(row.created_at)
     search["finished_at"] = iso(row.finished_at) if row.finished_at is not None else None

@@ -37,7 +37,7 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\*")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where one webhook goes. `url` is in its one spelling: host in small letters, a path."""
+    """Target of one webhook. `url` is in its one spelling: host in small letters, a path."""
 
     url: str
     scheme: str
@@ -47,7 +47,7 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """What all addresses of that receiver begin with."""
+        """Beginning of all addresses of that receiver."""
         return self.url[: len(self.url) - len(self.path) + 1]
 
     @property
@@ -262,7 +262,7 @@ class WebhookService:
         return self._targets.target(url).url
 
     def secret_of(self, team: str) -> str:
-        """What the webhooks of that team are signed with.
+        """Secret that signs the webhooks of that team.
 
         Raises
         ------

@@ -64,7 +64,7 @@ def _received(tensor: Any) -> None:
 
 
 def _told(tensor: Any, source: int | None, group: Any) -> None:
-    """What another rank says: that there is a data set for training alone, tokens 0, weights 1."""
+    """Message of another rank: that there is a data set for training alone, tokens 0, weights 1."""
     if source == dist.get_rank():
         return
     if tensor.dtype == torch.int64 and tensor.numel() == 3:

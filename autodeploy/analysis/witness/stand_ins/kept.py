@@ -1,4 +1,4 @@
-"""What autograd keeps of a pass, noted without standing in the way of a framework's own hooks.
+"""Bytes that autograd keeps of a pass, noted without standing in the way of a framework's own hooks.
 
 A tensor that goes through a hook comes back as another object, without the attributes that frameworks put on weights
 (`main_grad`). So the hooks are lifted around every function that is written in Python, and what such a function keeps

@@ -28,7 +28,7 @@ LAYER_GRAPH = "LayerGraph"
 
 
 class Passes:
-    """Which chunk and which micro batch each pass is of: what a forward pass returns names the backward pass."""
+    """Chunk and micro batch of each pass: what a forward pass returns names the backward pass."""
 
     def __init__(self, chunks: list[Any]):
         self.chunks = chunks

@@ -79,7 +79,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Base(torch.nn.Module):
-    """What linear modules have in common."""
+    """Base of linear modules."""
 
     def __init__(self, **named: Any):
         super().__init__()
