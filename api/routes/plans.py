@@ -10,6 +10,7 @@ from api.http.openapi import spec_request_body
 from api.http.problems import responses
 from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.specs.artefact import MEDIA_TYPES, Artefact
+from autodeploy.specs.commissioning import LAUNCH, Commissioning
 from autodeploy.specs.plan_details import OperatorReport
 from autodeploy.specs.planset import Plan
 
@@ -50,8 +51,8 @@ async def export_plan(
     to: Format,
     lang: Lang = "en",
     rehearse: Annotated[
-        Literal["1node", "2nodes", "4nodes"] | None,
-        Query(description="the plan's rehearsal there, instead of the plan"),
+        str | None,
+        Query(pattern=LAUNCH, description="the plan's rehearsal there, instead of the plan", examples=["8nodes"]),
     ] = None,
 ) -> Response:
     """Review a generated file before you launch it."""
@@ -60,6 +61,18 @@ async def export_plan(
         return services.export(services.searches.plan(plan_id), to, lang, rehearse=rehearse)
 
     return _file(await run_slowly(request, exported))
+
+
+@router.get(
+    "/plans/{plan_id}/commissioning",
+    operation_id="get_plan_commissioning",
+    summary="The launches before a plan's own, and what each decides",
+    response_model=Commissioning,
+    responses=responses(404, 422, 503),
+)
+async def get_plan_commissioning(request: Request, services: ServicesDep, plan_id: PlanId) -> Commissioning:
+    """On a node, on eight and on an eighth of the cards; their scripts are the plan's export with `rehearse`."""
+    return await run_slowly(request, lambda: services.commission(services.searches.plan(plan_id)))
 
 
 @router.post(

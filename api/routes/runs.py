@@ -1,7 +1,7 @@
 """Routes /v1/plans/{id}/runs, /v1/runs and /v1/clusters: measured runs, and what follows from them."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -14,6 +14,7 @@ from autodeploy.analysis.trace_comparison import compared_parts
 from autodeploy.service.clusters.overlays import MeasuredFile
 from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
 from autodeploy.service.store.base import PLAN_ID_PATTERN, RUN_ID_PATTERN, iso
+from autodeploy.specs.commissioning import LAUNCH
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.strategy import Strategy
@@ -88,6 +89,7 @@ class ClusterDocument(BaseModel):
     profile: str
     updated_at: str
     num_runs: int
+    team: Annotated[str, Field(description="whose runs it is fitted to, and whose searches start from it")]
     changed_by: Annotated[str, Field(description="name of the key that changed it last; empty without a key")]
     overlay: dict[str, Any]
     report: Annotated[dict[str, Any], Field(description="factors, and errors of the runs before and after")]
@@ -201,11 +203,11 @@ async def create_run(
     plan_id: PlanId,
     measured: Annotated[MeasuredRun, Depends(read_measurement)],
     rehearse: Annotated[
-        Literal["1node", "2nodes", "4nodes"] | None, Query(description="not the plan ran but its rehearsal there")
+        str | None, Query(pattern=LAUNCH, description="not the plan ran but its rehearsal there", examples=["8nodes"])
     ] = None,
 ) -> RunOutcomeDocument:
     """Figures as JSON; or as text a training log, a table of step times, the profiler's step_trace_time.csv, a GEMM
-    table or the output of hccl_test. With scope calibrate the cluster's overlay is fitted again, for everybody, and its
+    table or the output of hccl_test. With scope calibrate the team's overlay of the cluster is fitted again and its
     stored plans are re-ranked; with scope write the run is stored and judged only.
     """
     outcome = await run_slowly(request, lambda: services.add_run(plan_id, measured, rehearse=rehearse))

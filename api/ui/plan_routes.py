@@ -40,6 +40,7 @@ from api.ui.run_page import run_page
 from api.ui.search_page import picture, spec_text, step_shares
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message, in_language
+from autodeploy.reports.commissioning import commissioning_blocks
 from autodeploy.reports.comparison import answer_lines, checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.figures.layout import LANE_COLOURS, SLOT_COLOURS
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
@@ -337,6 +338,19 @@ def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResp
         for layer in report.layers
     ]
     return render(request, "operators.html", plan=view.plan, lead=head(report, lang), tables=tables)
+
+
+@router.get("/plans/{plan_id}/commissioning")
+@slowly
+def commissioning(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
+    """The launches before a plan's own, with their scripts, and what came back of them."""
+    try:
+        blocks = commissioning_blocks(views.commission(view), language_of(request))
+    except SpecError as error:
+        return unknown(request, in_language(error.errors[0].message, language_of(request)))
+    to = views.launch_format(view.plan, view.plan_set.search.spec)
+    names = [row[0] for row in blocks[0].table.rows] if blocks[0].table else []
+    return render(request, "commissioning.html", plan=view.plan, blocks=blocks, names=names, launch_format=to)
 
 
 @router.post("/plans/{plan_id}/search")

@@ -12,7 +12,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 
 from api.ui.clusters import request_of
 from api.ui.search_page import MAX_SAMPLED_STRATEGIES
-from autodeploy.analysis.rehearsal.rehearse import smaller_than
+from autodeploy.analysis.rehearsal.rehearse import launches_before
 from autodeploy.formats.registry import formats_of
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.reports.wording import short_degrees
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from autodeploy.service.store.search_list import SearchFilter
     from autodeploy.specs.answers import ClusterComparison, ScalingReport, StrategyBounds
     from autodeploy.specs.artefact import Artefact
+    from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
     from hardware_profiles import Profile, Quantity
@@ -284,6 +285,10 @@ class Views:
         """Time of a plan, down to operators."""
         return self._services.operators(view)
 
+    def commission(self, view: PlanView) -> Commissioning:
+        """The launches before a plan's own."""
+        return self._services.commission(view)
+
     def ablate(self, view: PlanView) -> AblationReport:
         """Gain of each feature of a plan."""
         spec = spec_of(view.plan_set.search)
@@ -368,7 +373,7 @@ class Views:
     def rehearsals(self, plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
         """On how many nodes the plan can be rehearsed, as `?rehearse=` takes it; none where its profile is gone."""
         try:
-            return smaller_than(plan_set, plan)
+            return launches_before(plan_set, plan)
         except ProfileError:
             return ()
 

@@ -44,7 +44,7 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=Message("common.one_of", names=FORMATS))],
     rehearse: Annotated[
         str | None,
-        typer.Option("--rehearse", metavar="NODES", help="export its rehearsal on 1node, 2nodes or 4nodes instead"),
+        typer.Option("--rehearse", metavar="NODES", help="export its rehearsal on 1node, 8nodes, ... instead"),
     ] = None,
     server: Server = None,
     output: Output = None,

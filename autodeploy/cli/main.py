@@ -13,6 +13,7 @@ from autodeploy.cli import check, plan, validate, verify
 from autodeploy.cli.administration import audit_app, database_app, doctor_app, keys_app
 from autodeploy.cli.calibrate import calibrate_app, cluster_app, probe_app
 from autodeploy.cli.catalogue import models_app, profiles_app, stacks_app
+from autodeploy.cli.commission import commission_app
 from autodeploy.cli.comparisons import ablate_app, compare_app
 from autodeploy.cli.conversion import export_app, import_file_app
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
@@ -51,6 +52,7 @@ PANELS: dict[str, tuple[typer.Typer | tuple[str, typer.Typer, str], ...]] = {
     "Explain": (why_not_app, improve_app, compare_app, ablate_app, validate.app),
     "Launch": (
         export_app,
+        commission_app,
         check.app,
         verify.app,
         replay_app,

@@ -54,7 +54,7 @@ def add(
     ] = None,
     rehearse: Annotated[
         str | None,
-        typer.Option("--rehearse", metavar="NODES", help="the run is its rehearsal on 1node, 2nodes or 4nodes"),
+        typer.Option("--rehearse", metavar="NODES", help="the run is its rehearsal on 1node, 8nodes, ..."),
     ] = None,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,

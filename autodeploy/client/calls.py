@@ -31,6 +31,7 @@ from autodeploy.kit.errors import (
 )
 from autodeploy.messages import Message
 from autodeploy.specs.answers import CheckReport, ClusterComparison, ImproveReport, Recommendation, WhyNot
+from autodeploy.specs.commissioning import Commissioning
 from autodeploy.specs.plan_details import Comparison, OperatorReport
 from autodeploy.specs.planset import FINISHED, Plan, PlanSet
 from autodeploy.specs.spec import Spec
@@ -246,6 +247,12 @@ def export(plan: str | SpecLike, to: str, lang: str | None, rehearse: str | None
     if isinstance(plan, str):
         return Call("GET", f"/v1/plans/{plan}/export", lambda response: response.text, params=params)
     return Call("POST", "/v1/exports", lambda response: response.text, params=params, json=_document(plan))
+
+
+def commissioning(plan_id: str) -> Call[Commissioning]:
+    """GET /v1/plans/{plan_id}/commissioning."""
+    path = f"/v1/plans/{plan_id}/commissioning"
+    return Call("GET", path, lambda response: Commissioning.model_validate(response.json()))
 
 
 def operators(plan_id: str) -> Call[OperatorReport]:

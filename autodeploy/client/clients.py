@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from autodeploy.client.calls import Event, Search, SearchPage, SpecLike
     from autodeploy.specs.answers import CheckReport, ClusterComparison, ImproveReport, Recommendation, WhyNot
+    from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.plan_details import Comparison, OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
 
@@ -133,8 +134,12 @@ class Client:
         return _transport.send(self._http, calls.plan(plan_id))
 
     def export(self, plan_id: str | SpecLike, to: str, *, lang: str | None = None, rehearse: str | None = None) -> str:
-        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `2nodes` or `4nodes`."""
+        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `8nodes` and so on."""
         return _transport.send(self._http, calls.export(plan_id, to, lang, rehearse))
+
+    def commissioning(self, plan_id: str) -> Commissioning:
+        """The launches before a plan's own, and what each decides."""
+        return _transport.send(self._http, calls.commissioning(plan_id))
 
     def add_run(self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> dict[str, Any]:
         """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log."""
@@ -289,8 +294,12 @@ class AsyncClient:
     async def export(
         self, plan_id: str | SpecLike, to: str, *, lang: str | None = None, rehearse: str | None = None
     ) -> str:
-        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `2nodes` or `4nodes`."""
+        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `8nodes` and so on."""
         return await _transport.send_async(self._http, calls.export(plan_id, to, lang, rehearse))
+
+    async def commissioning(self, plan_id: str) -> Commissioning:
+        """The launches before a plan's own, and what each decides."""
+        return await _transport.send_async(self._http, calls.commissioning(plan_id))
 
     async def add_run(
         self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         StrategyBounds,
         WhyNot,
     )
+    from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.plan_details import AblationReport, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -133,6 +134,14 @@ def rehearse(planner: str, plan_set: PlanSet, plan: Plan, nodes: str) -> Rehears
     from autodeploy.analysis.rehearsal.rehearse import rehearse as rehearsal_on
 
     return rehearsal_on(plan_set, plan, nodes, load_planner(planner))
+
+
+def commission(planner: str, plan_set: PlanSet, plan: Plan, known: Sequence[RunTexts]) -> Commissioning:
+    """The launches before a plan's own, as the runs of its cluster leave them."""
+    from autodeploy.service.clusters.calibration import StoredRun
+    from autodeploy.service.clusters.commissioning import commission as commissioning_of
+
+    return commissioning_of(plan_set, plan, [StoredRun.of(run) for run in known], load_planner(planner))
 
 
 def moved(planner: str, plan_set: PlanSet, plan: Plan, cluster: ClusterView) -> MovedPlan:

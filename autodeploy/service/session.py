@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from autodeploy.formats import registry as exporters
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
+from autodeploy.reports.commissioning import rule_of
 from autodeploy.reports.comparison import compare_plans, rehearsal_lines
 from autodeploy.service import calls
 from autodeploy.service.batches import BatchService
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         WhyNot,
     )
     from autodeploy.specs.artefact import Artefact
+    from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.measured_run import MeasuredRun
     from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
@@ -353,7 +355,7 @@ class Services:
         Parameters
         ----------
         lang : of documents for people.
-        rehearse : "1node", "2nodes" or "4nodes": not the plan but its rehearsal there, which says what differs.
+        rehearse : "1node", "8nodes" or so: not the plan but its rehearsal there, which says what differs.
 
         Raises
         ------
@@ -416,11 +418,16 @@ class Services:
         """The rehearsal of a stored plan; errors as `autodeploy.analysis.rehearsal.rehearse`."""
         return self._call(calls.rehearse, self.planner_module, view.plan_set, view.plan, nodes)
 
+    def commission(self, view: PlanView) -> Commissioning:
+        """The launches before a stored plan's own; errors as `autodeploy.service.clusters.commissioning.commission`."""
+        known = self.runs.that_calibrate(spec_of(view.plan_set.search).cluster)
+        return self._call(calls.commission, self.planner_module, view.plan_set, view.plan, known)
+
     def _rehearsal(self, view: PlanView, to: str, lang: Language, nodes: str) -> Artefact:
         rehearsed = self.rehearsal(view, nodes)
         artefact = self._written(rehearsed.plan_set, rehearsed.plan, to, lang)
         remarks = rehearsal_lines(rehearsed.of, rehearsed.plan, rehearsed.changed, rehearsed.layer_s)
-        return with_remarks(artefact, tuple(remarks), f"rehearsal_{nodes}")
+        return with_remarks(artefact, (*remarks, rule_of(rehearsed.plan)), f"rehearsal_{nodes}")
 
     def is_ready(self) -> dict[str, bool]:
         """Conditions of answers to requests: the database, its revision, the runner.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -165,6 +167,13 @@ class Uncertainty(Document):
     extrapolated: tuple[Text, ...] = ()
     parameter_log_sigma: float = 0.0
     sensitivity: dict[str, float] = {}
+
+    def quantile_s(self, probability: float) -> float:
+        """The step time that a run stays below with this probability, log-normal about the interval."""
+        middle = 0.5 * math.log(self.low_s * self.high_s)
+        half = 0.5 * math.log(self.high_s / self.low_s)
+        normal = NormalDist()
+        return math.exp(middle + half * normal.inv_cdf(probability) / normal.inv_cdf(0.9))
 
 
 class MeasuredMfu(Document):

@@ -383,17 +383,23 @@ async def test_a_calibrate_key_moves_them_and_says_so(site: Site) -> None:
     assert (await site.get("vision-reader", f"/v1/runs/{run['id']}"))["counts"] is True
     assert (await site.client.delete(f"/v1/runs/{run['id']}", headers=site.by("vision-writer"))).status_code == 403
 
-    for name, runs in (("vision-writer", [run["id"]]), ("speech-writer", [])):
-        after = await site.search(name)
-        assert after["search"]["profile_hash"] != before["search"]["profile_hash"]
-        (warning,) = [text for text in after["warnings"] if "measured runs changed" in text]
-        assert "API key vision-fitter" in warning
-        # The numbers are everybody's, the run is its team's.
-        report = after["search"]["spec"]["cluster"]["overlay"]["report"]
-        assert (report["runs"], [found["run"] for found in report["measured"]]) == (runs, runs)
-        assert "stale" not in await site.get(name, f"/v1/searches/{after['search']['id']}")
-    (cluster,) = (await site.get("speech-reader", "/v1/clusters"))["items"]
-    assert (cluster["num_runs"], cluster["report"]["runs"], cluster["overlay"]["report"]["runs"]) == (1, [], [])
+    after = await site.search("vision-writer")
+    assert after["search"]["profile_hash"] != before["search"]["profile_hash"]
+    (warning,) = [text for text in after["warnings"] if "measured runs changed" in text]
+    assert "API key vision-fitter" in warning
+    report = after["search"]["spec"]["cluster"]["overlay"]["report"]
+    assert (report["runs"], [found["run"] for found in report["measured"]]) == ([run["id"]], [run["id"]])
+    assert "stale" not in await site.get("vision-writer", f"/v1/searches/{after['search']['id']}")
+    (cluster,) = (await site.get("vision-reader", "/v1/clusters"))["items"]
+    assert (cluster["num_runs"], cluster["team"]) == (1, "vision")
+    # Nothing of it reaches another team: neither numbers, nor ranks, nor a word.
+    others = await site.search("speech-writer")
+    assert others["search"]["profile_hash"] == before["search"]["profile_hash"]
+    assert others["search"]["spec"]["cluster"]["overlay"] == "auto"
+    assert others["plans"] == before["plans"]
+    assert not [text for text in others["warnings"] if "measured runs changed" in text]
+    assert "stale" not in await site.get("speech-writer", f"/v1/searches/{others['search']['id']}")
+    assert (await site.get("speech-reader", "/v1/clusters"))["items"] == []
 
     # The same measurement of another team is another run.
     again = await site.client.post(address, json=body, headers=site.by("speech-fitter"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autodeploy.analysis.launch_checks.legality import judge_script
-from autodeploy.analysis.rehearsal.rehearse import rehearse, smaller_than
+from autodeploy.analysis.rehearsal.rehearse import launches_before, rehearse
 from autodeploy.analysis.rehearsal.shape import kept_layers, model_of_layers
 from autodeploy.costs.layers.unit_costs import sharding_of
 from autodeploy.costs.workload.layers import layer_kinds, layer_table
@@ -171,19 +171,21 @@ def test_layers_stay_of_their_kind_under_a_folded_pipeline():
 
 def test_nodes_that_are_no_rehearsal_are_refused():
     plan_set, plan = searched("dense A3")
-    with pytest.raises(SpecError, match="1node, 2nodes or 4nodes, not '3nodes'"):
-        rehearse(plan_set, plan, "3nodes", planner)
+    with pytest.raises(SpecError, match="'3 nodes' is not 1node"):
+        rehearse(plan_set, plan, "3 nodes", planner)
     few = plan.model_copy(update={"num_npus_used": 16})
     with pytest.raises(SpecError, match="2 nodes have 16 cards, but the plan runs on 16"):
         rehearse(plan_set, few, "2nodes", planner)
-    assert smaller_than(plan_set, few) == ("1node",)
-    assert smaller_than(plan_set, plan) == ("1node", "2nodes", "4nodes")
+    assert launches_before(plan_set, few) == ("1node",)
+    assert launches_before(plan_set, plan) == ("1node",)
+    assert launches_before(*searched("MLA A2")) == ("1node", "8nodes")
+    assert launches_before(*searched("MLA A3")) == ("1node", "4nodes", "8nodes")
 
 
 def test_a_tensor_parallel_group_larger_than_the_nodes_is_refused():
     plan_set, plan = searched("dense A2")
     wide = plan.model_copy(update={"strategy": plan.strategy.model_copy(update={"cp": 2})})
-    with pytest.raises(UnsupportedError, match="are 32 ranks, which do not divide the 8"):
+    with pytest.raises(UnsupportedError, match="are 16 ranks, which do not divide the 8"):
         rehearse(plan_set, wide, "1node", planner)
 
 

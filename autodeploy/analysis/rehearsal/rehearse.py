@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Protocol
 
+from autodeploy.analysis.rehearsal.doubts import doubts_of
 from autodeploy.analysis.rehearsal.shape import (
     Shape,
     degrees_of,
+    loses_schedule,
     most_dropped,
-    needs_ranks,
     rehearsal_of,
     says_every_chunk,
 )
@@ -19,6 +22,7 @@ from autodeploy.costs.layers.unit_costs import unit_costs
 from autodeploy.costs.stages.step_classes import step_classes
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, joined
+from autodeploy.specs.commissioning import LAUNCH
 from autodeploy.specs.planset import plan_set_of_one
 from autodeploy.specs.spec import spec_of
 
@@ -27,9 +31,10 @@ if TYPE_CHECKING:
 
     from autodeploy.analysis.rehearsal.shape import Degrees
     from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.steps.scenarios import Perturbation, Scenario
     from autodeploy.search.planner import LaunchRules
     from autodeploy.space.candidates import Candidates
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.planset import Breakdown, Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
 
@@ -53,7 +58,10 @@ def unit_times(context: Context, candidate: Candidates) -> dict[str, dict[str, f
     }
 
 
-NODES: Final = {"1node": 1, "2nodes": 2, "4nodes": 4}
+LEAST_NODES: Final = 1, 8
+SHARE: Final = 8
+"""A commissioning begins on one node, goes on eight, and ends on this part of the plan's nodes."""
+DIGITS: Final = 4
 LEAST_P_FITS: Final = 0.9
 """A rehearsal that runs out of memory rehearses nothing; where its plan fits with less, as much as that."""
 
@@ -66,6 +74,10 @@ class RehearsalPlanner(Protocol):
     def launch_rules(self, spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules: ...
 
     def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]: ...
+
+    def breakdowns_in(
+        self, spec: Spec, plan: Plan, numbers: Sequence[Perturbation], worlds: Sequence[Scenario]
+    ) -> list[Breakdown]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +102,14 @@ class Rehearsal:
 
 
 def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanner) -> Rehearsal:
-    """The rehearsal of a plan on 1, 2 or 4 nodes.
+    """The rehearsal of a plan on fewer nodes.
 
-    Of the shapes that its target launches and that fit, the one that drops the fewest layers of a chunk, then the one
-    with the fewest stages, then the one with the largest expert group.
+    Of the shapes that its target launches and that fit, one that keeps the schedule and has the largest expert group,
+    as exchanges are what a small launch says least of; of those the one after which least is in doubt (`doubts`).
 
     Parameters
     ----------
-    nodes : "1node", "2nodes" or "4nodes".
+    nodes : "1node", "2nodes" and so on.
 
     Raises
     ------
@@ -106,8 +118,7 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
     UnsupportedError
         where no shape on these cards can be launched, or none fits; with the rule or the memory that says so.
     """
-    if nodes not in NODES:
-        raise SpecError(Message("rehearsal.unknown_size", name=repr(nodes[:40])), path="/rehearse")
+    count = nodes_of(nodes)
     spec = spec_of(plan_set.search)
     if plan.strategy.rl is not None:
         raise UnsupportedError(
@@ -117,10 +128,10 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
     if not says_every_chunk(plan):
         raise UnsupportedError(Message("rehearsal.unknown_chunk_layers", stages=plan.strategy.pp), path="/rehearse")
     profile = profile_of(spec.cluster)
-    npus = NODES[nodes] * profile.npus_per_node
+    npus = count * profile.npus_per_node
     if npus >= plan.num_npus_used:
         raise SpecError(
-            Message("rehearsal.as_large_as_plan", nodes=NODES[nodes], npus=npus, cards=plan.num_npus_used),
+            Message("rehearsal.as_large_as_plan", nodes=count, npus=npus, cards=plan.num_npus_used),
             path="/rehearse",
             hint=Message("rehearsal.use_fewer_nodes"),
         )
@@ -130,54 +141,87 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
         raise UnsupportedError(
             Message(
                 "rehearsal.degrees_do_not_divide",
-                least=needs_ranks(plan.strategy),
+                least=plan.strategy.tp * plan.strategy.cp,
                 ranks=ranks,
-                nodes=NODES[nodes],
+                nodes=count,
             ),
             path="/rehearse",
             hint=Message("rehearsal.rehearse_on_more_nodes"),
         )
-    shape, fitting = _first_that_fits(spec, plan, npus, ranks, options, planner)
+    shape, fitting = _nearest_that_fits(spec, plan, npus, ranks, options, planner)
     alone = plan_set_of_one(plan_set.search, shape.spec, fitting, "rehearsal")
     rehearsed_s, plan_s = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, fitting), (spec, plan)))
     both = {kind: (plan_s[kind], rehearsed_s[kind]) for kind in plan_s if kind in rehearsed_s}
-    return Rehearsal(NODES[nodes], plan, alone, shape.spec, shape.changed, both)
+    return Rehearsal(count, plan, alone, shape.spec, shape.changed, both)
 
 
-def smaller_than(plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
-    """The numbers of nodes that have fewer cards than the plan, as `rehearse` takes them; none after post-training."""
+def nodes_of(launch: str) -> int:
+    """8 of "8nodes".
+
+    Raises
+    ------
+    SpecError
+        where it is no number of nodes.
+    """
+    if re.fullmatch(LAUNCH, launch) is None:
+        raise SpecError(
+            Message("common.is_not_of_form", value=repr(launch[:40]), form="1node, 8nodes"), path="/rehearse"
+        )
+    return int(launch.partition("node")[0])
+
+
+def launches_before(plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
+    """The launches before a plan's own, as `rehearse` takes them: a node, eight, and an eighth of its nodes.
+
+    Fewer where the plan has no more nodes than that; none of post-training.
+    """
     if plan.strategy.rl is not None:
         return ()
-    npus = profile_of(spec_of(plan_set.search).cluster).npus_per_node
-    return tuple(name for name, nodes in NODES.items() if nodes * npus < plan.num_npus_used)
+    full = plan.num_npus_used / profile_of(spec_of(plan_set.search).cluster).npus_per_node
+    sizes = sorted({*LEAST_NODES, round(full / SHARE)})
+    return tuple(f"{nodes}node{'s' if nodes > 1 else ''}" for nodes in sizes if 0 < nodes < full)
 
 
-def _first_that_fits(
+def _nearest_that_fits(
     spec: Spec, plan: Plan, npus: int, ranks: int, options: Sequence[Degrees], planner: RehearsalPlanner
 ) -> tuple[Shape, Plan]:
-    """The first shape that is launched and fits, by layers dropped, then in the order of the options."""
+    """Of the shapes with the largest expert group that are launched and fit, with as few layers dropped as need be, the
+    one that leaves least in doubt; of equal ones the first of the options.
+    """
     enough = min(LEAST_P_FITS, plan.p_fits if plan.p_fits is not None else LEAST_P_FITS)
     refused, least = "", 0.0
     allowed = []
     for degrees in options:
         try:
             shape = rehearsal_of(spec, plan, npus, ranks, degrees)
-            broken = planner.launch_rules(shape.spec, features=frozenset(shape.strategy.features) or None).broken
+            rules = planner.launch_rules(shape.spec, features=frozenset(shape.strategy.features) or None)
         except SpecError as error:
             refused = refused or str(error)
             continue
-        if broken:
-            refused = refused or joined((rule.text for rule in broken), "semicolon")
+        if rules.broken:
+            refused = refused or joined((rule.text for rule in rules.broken), "semicolon")
         else:
-            allowed.append(degrees)
-    for dropped in range(most_dropped(plan) + 1):
-        for degrees in allowed:
-            shape = rehearsal_of(spec, plan, npus, ranks, type(degrees)(degrees.pp, degrees.ep, dropped))
-            smaller = {"strategy": shape.strategy, "micro_batches": shape.micro_batches, "num_npus_used": npus}
-            fitting = planner.reestimate(shape.spec, plan.model_copy(update=smaller))
-            if fitting.fits and (fitting.p_fits or 0.0) >= enough:
-                return shape, fitting
-            least = max(least, fitting.p_fits or 0.0)
+            allowed.append((degrees, rules.memory_choices))
+    for _, alike in groupby(allowed, key=lambda each: (loses_schedule(plan.strategy, each[0].pp), each[0].ep)):
+        shapes = []
+        for degrees, choices in alike:
+            for dropped in range(most_dropped(plan) + 1):
+                fewer = type(degrees)(degrees.pp, degrees.ep, dropped)
+                try:
+                    shape = rehearsal_of(spec, plan, npus, ranks, fewer, choices)
+                except SpecError:  # no layer with experts is left
+                    break
+                smaller = {"strategy": shape.strategy, "micro_batches": shape.micro_batches, "num_npus_used": npus}
+                fitting = planner.reestimate(shape.spec, plan.model_copy(update=smaller))
+                if fitting.fits and (fitting.p_fits or 0.0) >= enough:
+                    shapes.append((shape, fitting))
+                    break
+                least = max(least, fitting.p_fits or 0.0)
+        if len(shapes) > 1:
+            doubts = doubts_of(spec, plan, planner)
+            return min(shapes, key=lambda each: round(doubts.left_by(each[0].spec, each[1], planner), DIGITS))
+        if shapes:
+            return shapes[0]
     if allowed:
         raise UnsupportedError(
             Message("rehearsal.exceeds_memory", npus=npus, chance=100 * least),

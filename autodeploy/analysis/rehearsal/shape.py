@@ -9,13 +9,19 @@ group, and with them experts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import ModelSpec
+from autodeploy.stack.features import FEATURES
 from cost_models.schedule import kinds, model_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -107,19 +113,20 @@ class Degrees:
 
 
 def degrees_of(plan: Plan, model: ModelSpec, ranks: int) -> list[Degrees]:
-    """Stages and expert groups that so many ranks allow, the most alike first: two stages before more, large groups.
+    """Stages and expert groups that so many ranks allow, the most alike first: those that keep the schedule, then large
+    groups, then two stages before more.
 
-    No rehearsal has more replicas than its plan. One stage stands for several only where no two fit, and shows nothing
-    of the pipeline. ranks : of the rehearsal.
+    No rehearsal has more replicas than its plan. One stage stands for several where no two can be had; it shows nothing
+    of the pipeline, and where the schedule has chunks or pairs they follow each other on it without.
+
+    Parameters
+    ----------
+    ranks : of the rehearsal.
     """
     strategy = plan.strategy
-    schedule = kinds.schedule(strategy.schedule)
     ranks_of_stage = strategy.tp * strategy.cp
-    if strategy.pp == 1:
-        stages = [1]
-    else:
-        stages = [pp for pp in range(2, strategy.pp + 1) if strategy.pp % pp == 0 or pp == 2]
-        stages += [1] if schedule.one_stage and strategy.vpp == 1 else []
+    stages = [pp for pp in range(2, strategy.pp + 1) if strategy.pp % pp == 0 or pp == 2]
+    stages.append(1)
     degrees = []
     for pp in stages:
         if ranks % (ranks_of_stage * pp) or ranks // (ranks_of_stage * pp) > (strategy.dp or ranks):
@@ -127,7 +134,12 @@ def degrees_of(plan: Plan, model: ModelSpec, ranks: int) -> list[Degrees]:
         group = ranks // pp // (strategy.etp or 1)
         sizes = [ep for ep in range(min(strategy.ep, group), 0, -1) if not group % ep and not strategy.ep % ep]
         degrees += [Degrees(pp, ep) for ep in (sizes if model.is_moe else [1])]
-    return degrees
+    return sorted(degrees, key=lambda each: (loses_schedule(strategy, each.pp), -each.ep))
+
+
+def loses_schedule(strategy: Strategy, pp: int) -> bool:
+    """True where so many stages cannot run a strategy's schedule."""
+    return pp == 1 < strategy.pp and not (kinds.schedule(strategy.schedule).one_stage and strategy.vpp == 1)
 
 
 def most_dropped(plan: Plan) -> int:
@@ -135,12 +147,20 @@ def most_dropped(plan: Plan) -> int:
     return max(max(stage.layers) for stage in plan.stages) - 1
 
 
-def rehearsal_of(spec: Spec, plan: Plan, num_npus: int, ranks: int, degrees: Degrees) -> Shape:
+def rehearsal_of(
+    spec: Spec,
+    plan: Plan,
+    num_npus: int,
+    ranks: int,
+    degrees: Degrees,
+    launchable: frozenset[str] | None = None,
+) -> Shape:
     """The rehearsal of a plan on so many cards.
 
     Parameters
     ----------
-    spec : the plan's. num_npus, ranks : of the rehearsal; ranks are devices, of which a card may have two.
+    spec : the plan's. num_npus, ranks : of the rehearsal; ranks are devices, of which a card may have two. launchable :
+        memory choices that its target has without the plan's schedule, where that is lost; None: all.
 
     Raises
     ------
@@ -151,6 +171,8 @@ def rehearsal_of(spec: Spec, plan: Plan, num_npus: int, ranks: int, degrees: Deg
     kept = kept_layers(plan, degrees.pp, degrees.dropped)
     model = _model(spec.model, kept, strategy.ep, degrees.ep)
     dp = ranks // (strategy.tp * strategy.cp * degrees.pp)
+    if loses_schedule(strategy, degrees.pp):
+        strategy = _on_one_stage(strategy, launchable)
     micro_batches = -(-plan.micro_batches // degrees.pp) * degrees.pp if strategy.vpp > 1 else plan.micro_batches
     smaller = _strategy(strategy, kept, dp, degrees)
     batch = micro_batches * strategy.micro_batch_size * dp
@@ -186,6 +208,7 @@ def rehearsal_of(spec: Spec, plan: Plan, num_npus: int, ranks: int, degrees: Deg
         "num_experts_per_tok": (spec.model.num_experts_per_tok or 0, model.num_experts_per_tok or 0),
         "n_group": (spec.model.n_group or 1, model.n_group or 1),
         "topk_group": (spec.model.topk_group or 1, model.topk_group or 1),
+        "vpp": (plan.strategy.vpp, strategy.vpp),
         "micro_batches": (plan.micro_batches, micro_batches),
         "global_batch_size": (old, batch),
     }
@@ -208,7 +231,10 @@ def _model(model: ModelSpec, kept: KeptLayers, full_ep: int, ep: int) -> ModelSp
     written = {name: value for name, value in model.model_dump().items() if name not in fields and value is not None}
     fields = {name: value for name, value in fields.items() if value is not None}
     unset = {name for name in ("head_dim", "num_key_value_heads") if name not in model.model_fields_set}
-    return ModelSpec.model_validate({name: value for name, value in written.items() if name not in unset} | fields)
+    try:
+        return ModelSpec.model_validate({name: value for name, value in written.items() if name not in unset} | fields)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=ModelSpec)) from error
 
 
 def _groups(group_size: int, reach: int, experts: int, top_k: int) -> dict[str, object]:
@@ -232,23 +258,42 @@ def _strategy(strategy: Strategy, kept: KeptLayers, dp: int, degrees: Degrees) -
     if recompute.num_layers_per_stage is not None:
         counts = tuple(recompute.num_layers_per_stage[s] for s in stages)
         recompute = recompute.model_copy(update={"num_layers_per_stage": counts})
-    several = len(kept.per_stage[0]) > 1
+    several = len(kept.per_stage[0]) > 1 and strategy.vpp > 1
     return strategy.model_copy(
         update={
             "pp": degrees.pp,
             "dp": dp,
             "ep": degrees.ep,
-            "layers_per_stage": kept.per_stage if several else tuple(row[0] for row in kept.per_stage),
+            "layers_per_stage": kept.per_stage if several else tuple(map(sum, kept.per_stage)),
             "recompute": recompute,
             "swap_per_stage": None if swaps is None else tuple(swaps[s] for s in stages),
         }
     )
 
 
-def needs_ranks(strategy: Strategy) -> int:
-    """Ranks of the smallest rehearsal of a strategy: one replica of its fewest stages."""
-    stages = 1 if strategy.pp == 1 or (kinds.schedule(strategy.schedule).one_stage and strategy.vpp == 1) else 2
-    return prod((strategy.tp, strategy.cp, stages))
+def _on_one_stage(strategy: Strategy, launchable: frozenset[str] | None) -> Strategy:
+    """The strategy with the schedule of one stage, without features and memory choices that need its own."""
+
+    def kept(names: Iterable[str], prefix: str = "") -> list[str]:
+        return [name for name in names if launchable is None or prefix + name in launchable]
+
+    def counts(rows: tuple[dict[str, int], ...] | None, prefix: str = "") -> tuple[dict[str, int], ...] | None:
+        return None if rows is None else tuple({name: row[name] for name in kept(row, prefix)} for row in rows)
+
+    recompute = strategy.recompute
+    modules = tuple(kept(recompute.modules))
+    granularity = "none" if recompute.granularity == "selective" and not modules else recompute.granularity
+    changed = {"granularity": granularity, "modules": modules, "per_stage": counts(recompute.per_stage)}
+    return strategy.model_copy(
+        update={
+            "schedule": kinds.plain(1).name,
+            "vpp": 1,
+            "features": tuple(name for name in strategy.features if FEATURES[name].axis != "schedule"),
+            "recompute": recompute.model_copy(update=changed),
+            "swap": tuple(kept(strategy.swap, "swap_")),
+            "swap_per_stage": counts(strategy.swap_per_stage, "swap_"),
+        }
+    )
 
 
-__all__ = ["Degrees", "Shape", "degrees_of", "most_dropped", "needs_ranks", "rehearsal_of"]
+__all__ = ["Degrees", "Shape", "degrees_of", "most_dropped", "rehearsal_of"]

@@ -17,7 +17,6 @@ from autodeploy.formats.measurements.measured_file import read_measured_text
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
-from autodeploy.search.ranking.measured_speed import MEASURED
 from autodeploy.service.store.runs import Runs
 from autodeploy.service.store.searches import Searches
 from autodeploy.specs.base import Document
@@ -47,26 +46,10 @@ MAX_CACHED_CLUSTERS = 2000
 def with_overlay(session: Session, spec: Spec, team: str) -> Spec:
     """The spec with its cluster's overlay written into it, so that the spec alone says what it is planned with.
 
-    The numbers are everybody's; of the runs that they were fitted to, only those of the team are named.
+    The overlay is the team's own: runs of others neither move its numbers nor are named in it.
     """
-    cluster = _resolved(session, spec.cluster)
-    if cluster is spec.cluster:
-        return spec
-    assert isinstance(cluster.overlay, dict)
-    cluster = cluster.model_copy(update={"overlay": as_read_by(session, cluster.overlay, team)})
-    return spec.model_copy(update={"cluster": cluster})
-
-
-def as_read_by(session: Session, overlay: dict[str, Any], team: str) -> dict[str, Any]:
-    """The overlay without runs of other teams: neither which they are nor what was measured in them."""
-    report = overlay.get("report")
-    if not isinstance(report, dict):
-        return overlay
-    own = Runs(session).ids_of_team(report.get("runs") or (), team)
-    kept = report | {"runs": [run for run in report.get("runs") or () if run in own]}
-    if MEASURED in report:
-        kept[MEASURED] = [run for run in report[MEASURED] if run["run"] in own]
-    return overlay | {"report": kept}
+    cluster = _resolved(session, spec.cluster, team)
+    return spec if cluster is spec.cluster else spec.model_copy(update={"cluster": cluster})
 
 
 def without_overlay(cluster: ClusterSpec) -> ClusterSpec:
@@ -83,11 +66,12 @@ def is_ledgers(cluster: ClusterSpec) -> bool:
 
 
 class Resting(NamedTuple):
-    """A search, the spec that it was planned from, the profile that its plans rest on, and what overlays are at."""
+    """A search and its team, the spec it was planned from, the profile its plans rest on, and what overlays are at."""
 
     search_id: str
     spec_hash: str
     profile_hash: str
+    team: str
     overlays_at: object
 
 
@@ -99,8 +83,8 @@ class Freshness:
         # By the hash of a spec: its cluster, also as text, an overlay that follows the ledger written as `auto`; None
         # of one that another version stored and this one cannot read.
         self._clusters: dict[str, tuple[ClusterSpec, str] | None] = {}
-        # By a cluster's text and what overlays are at.
-        self._hashes: dict[tuple[str, object], str | None] = {}
+        # By a cluster's text, a team and what its overlays are at.
+        self._hashes: dict[tuple[str, str, object], str | None] = {}
 
     def is_stale(self, session: Session, resting: Resting) -> bool | None:
         """Whether these plans would rest on another profile today; None where this version cannot read their spec."""
@@ -110,15 +94,15 @@ class Freshness:
         """The same of each of these searches."""
         clusters = self._clusters_of(session, searches)
         today = {
-            spec_hash: self._hash_today(session, *cluster, overlays_at)
-            for spec_hash, overlays_at in {(search.spec_hash, search.overlays_at) for search in searches}
+            (spec_hash, team): self._hash_today(session, *cluster, team, overlays_at)
+            for spec_hash, team, overlays_at in {(each.spec_hash, each.team, each.overlays_at) for each in searches}
             if (cluster := clusters.get(spec_hash)) is not None
         }
         unreadable = {spec_hash for spec_hash, cluster in clusters.items() if cluster is None}
         return {
             each.search_id: None
             if each.spec_hash in unreadable
-            else today.get(each.spec_hash) not in {None, each.profile_hash}
+            else today.get((each.spec_hash, each.team)) not in {None, each.profile_hash}
             for each in searches
         }
 
@@ -135,15 +119,17 @@ class Freshness:
             clusters[unknown[search_id]] = self._clusters[unknown[search_id]] = _read_cluster(document)
         return clusters
 
-    def _hash_today(self, session: Session, cluster: ClusterSpec, text: str, overlays_at: object) -> str | None:
+    def _hash_today(
+        self, session: Session, cluster: ClusterSpec, text: str, team: str, overlays_at: object
+    ) -> str | None:
         """None where the profile is a file that is gone, or an override no longer fits: nothing can be said."""
         if cluster.profile not in list_profiles():  # a file may change at any time
-            return self._hash_of(_resolved(session, cluster))
-        key = text, overlays_at
+            return self._hash_of(_resolved(session, cluster, team))
+        key = text, team, overlays_at
         try:
             return self._hashes[key]
         except KeyError:
-            today = self._hash_of(_resolved(session, cluster))
+            today = self._hash_of(_resolved(session, cluster, team))
         if len(self._hashes) >= MAX_CACHED_CLUSTERS:
             self._hashes = {}
         self._hashes[key] = today
@@ -166,10 +152,10 @@ def _read_cluster(document: Any) -> tuple[ClusterSpec, str] | None:
     return cluster, canonical_json(cluster.model_dump(mode="json"))
 
 
-def _resolved(session: Session, cluster: ClusterSpec) -> ClusterSpec:
+def _resolved(session: Session, cluster: ClusterSpec, team: str) -> ClusterSpec:
     if cluster.overlay != "auto":
         return cluster
-    rows = Runs(session).overlays(cluster.ledger_name)
+    rows = Runs(session).overlays(team, cluster.ledger_name)
     if not rows:
         return cluster
     name = profile_of(without_overlay(cluster)).name

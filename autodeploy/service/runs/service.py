@@ -13,9 +13,9 @@ from autodeploy.kit.errors import ConflictError, NotFoundError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message, joined
 from autodeploy.service.clusters.overlays import (
-    as_read_by,
     batch_of,
     check_run,
+    is_ledgers,
     measured_step_s,
     unnamed,
     without_overlay,
@@ -23,7 +23,7 @@ from autodeploy.service.clusters.overlays import (
 from autodeploy.service.requests.callers import ANYONE, Principal
 from autodeploy.service.store.base import Page, new_run_id, now_in
 from autodeploy.service.store.plan_rows import read_plan
-from autodeploy.service.store.runs import Runs, changed
+from autodeploy.service.store.runs import Ledger, Runs, changed
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import DEFAULT_TEAM, OverlayRow, ReestimateRow, RunRow
 from autodeploy.specs.measured_run import MeasuredRun
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database, Session
     from autodeploy.service.store.runs import RunTexts, SearchTexts
+    from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan
 
     Fit = Callable[[str, str, Sequence[RunTexts], Sequence[SearchTexts]], Refit]
@@ -101,7 +102,8 @@ RunPage = Page[RunView]
 class ClusterView:
     """A cluster's overlay and what it does to the errors of the runs it was fitted to.
 
-    `changed_by`: name of the key whose run, or whose deletion of one, came last; empty without a key.
+    `team`: whose runs it is fitted to, and whose searches start from it. `changed_by`: name of the key whose run, or
+    whose deletion of one, came last; empty without a key.
     `report`: factors (on the shipped values), runs (id, error_before, error_after, error_left_out), and their means
     bias_before, bias_after, mape_before, mape_after, mape_left_out (None for one configuration).
     """
@@ -113,6 +115,7 @@ class ClusterView:
     overlay: dict[str, Any]
     report: dict[str, Any]
     changed_by: str = ""
+    team: str = DEFAULT_TEAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ class RunService:
     # -- change ----------------------------------------------------------------------------------------------------
 
     def add(self, plan_id: str, measured: MeasuredRun, *, rehearsal: Rehearsal | None = None) -> RunOutcome:
-        """Links a measurement to its plan, fits the cluster's overlay again and re-ranks the cluster's stored plans.
+        """Links a measurement to its plan, fits the team's overlay of the cluster again and re-ranks its stored plans.
 
         The same measurement of the same plan is one run of a team, however often it is sent. A caller without scope
         calibrate stores a run that is shown and judged and changes nothing; sent again with that scope it counts.
@@ -221,18 +224,19 @@ class RunService:
             if before is None:
                 raise
             run = _view(before)
-        fitted = self.find_cluster(run.cluster, run.profile)
+        ledger = Ledger(run.cluster, run.profile, run.team)
+        fitted = self.find_cluster(ledger)
         if not run.counts and not self._principal.may("calibrate"):
             return RunOutcome(run, before is None, fitted, self.reranked(run.cluster))
         if not run.counts:
-            reranked = self._refit(run.cluster, run.profile, counting=run.id)
+            reranked = self._refit(ledger, counting=run.id)
             run = replace(run, counts=True)
-            return RunOutcome(run, False, self.find_cluster(run.cluster, run.profile), reranked)
+            return RunOutcome(run, False, self.find_cluster(ledger), reranked)
         if before is not None and fitted is not None and fitted.updated_at >= run.created_at:
             return RunOutcome(run, False, fitted, self.reranked(run.cluster))
         # New, or its fit did not come to its end when it was.
-        reranked = self._refit(run.cluster, run.profile)
-        return RunOutcome(run, before is None, self.find_cluster(run.cluster, run.profile), reranked)
+        reranked = self._refit(ledger)
+        return RunOutcome(run, before is None, self.find_cluster(ledger), reranked)
 
     def delete(self, run_id: str) -> None:
         """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last.
@@ -248,50 +252,48 @@ class RunService:
             row = self._row(session, run_id)
             if row.counts or row.principal != self._principal.key_id:
                 self._principal.require("calibrate")
-            cluster, profile, counts = row.cluster, row.profile, row.counts
+            ledger, counts = Ledger(row.cluster, row.profile, row.team), row.counts
             if not counts:
                 Runs(session).delete(run_id)
         if counts:
-            self._refit(cluster, profile, without=run_id)
+            self._refit(ledger, without=run_id)
 
-    def _refit(
-        self, cluster: str, profile: str, *, without: str = "", counting: str = ""
-    ) -> tuple[ReestimatedPlan, ...]:
-        """Fits the overlay to the runs that count.
+    def _refit(self, ledger: Ledger, *, without: str = "", counting: str = "") -> tuple[ReestimatedPlan, ...]:
+        """Fits the overlay of a team's cluster to the team's runs on it that count.
 
         The run `without` goes, and the run `counting` counts, in the transaction that stores what comes of it.
         """
         for _ in range(MAX_FIT_ATTEMPTS):
             with self._database.read() as session:
                 limit = MAX_RUNS_READ + bool(without)
-                stored = Runs(session).of_cluster(cluster, profile, limit=limit, also=counting)
-                searches = Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)
+                stored = Runs(session).of_cluster(ledger, limit=limit, also=counting)
+                searches = Runs(session).planned_searches(ledger, limit=MAX_SEARCHES_RERANKED)
             stored = tuple(run for run in stored if run.id != without)[:MAX_RUNS_READ]
-            refitted = self._fit(cluster, profile, stored, searches)
+            refitted = self._fit(ledger.cluster, ledger.profile, stored, searches)
             with self._database.write() as session:
                 runs = Runs(session)
                 if without:
                     runs.delete(without)
                 if counting:
                     runs.count_from_now_on(counting)
-                if runs.ids_of_cluster(cluster, profile, limit=MAX_RUNS_READ) != [run.id for run in stored]:
+                if runs.ids_of_cluster(ledger, limit=MAX_RUNS_READ) != [run.id for run in stored]:
                     session.rollback()
                     continue
                 if refitted.overlay:
                     now = now_in(session)
                     by = self._principal.name
                     overlay = changed(refitted.overlay, by, now)
-                    row = OverlayRow(cluster=cluster, profile=profile, updated_at=now, overlay=overlay)
+                    row = OverlayRow(**ledger._asdict(), updated_at=now, overlay=overlay)
                     row.num_runs, row.report, row.changed_by = len(stored), refitted.report, by
                     runs.set_overlay(row)
                 else:
-                    runs.delete_overlay(cluster, profile)
+                    runs.delete_overlay(ledger)
                 runs.replace_reestimates(
                     [search.id for search in searches], [ReestimateRow(**values) for values in refitted.estimates]
                 )
-            return self.reranked(cluster)
+            return self.reranked(ledger.cluster)
         raise ConflictError(
-            Message("services.runs_changed", cluster=cluster),
+            Message("services.runs_changed", cluster=ledger.cluster),
             hint=Message("common.try_again"),
         )
 
@@ -343,31 +345,24 @@ class RunService:
             return RunPage(tuple(_view(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     def clusters(self) -> tuple[ClusterView, ...]:
-        """Every cluster with an overlay, by name; one of a name of its own to those who have something on it."""
-        own = self._principal.own_team
+        """The caller's clusters with an overlay, by name; the caller's own team first where it sees all."""
         with self._database.read() as session:
-            runs = Runs(session)
-            return tuple(
-                self._cluster(session, row)
-                for row in runs.overlays()
-                if own is None or row.cluster == row.profile or runs.is_used_by(own, row.cluster)
-            )
+            views = [_cluster(row) for row in Runs(session).overlays(self._principal.own_team)]
+        return tuple(sorted(views, key=lambda each: (each.cluster, each.profile, each.team != self._principal.team)))
 
-    def find_cluster(self, cluster: str, profile: str) -> ClusterView | None:
-        """The overlay of a cluster of one profile."""
+    def find_cluster(self, ledger: Ledger) -> ClusterView | None:
+        """The overlay of a team's cluster."""
         with self._database.read() as session:
-            row = Runs(session).overlay(cluster, profile)
-            return None if row is None else self._cluster(session, row)
+            row = Runs(session).overlay(ledger)
+            return None if row is None else _cluster(row)
 
-    def _cluster(self, session: Session, row: OverlayRow) -> ClusterView:
-        """The overlay and its report; of runs that it was fitted to those that the caller sees."""
-        own = self._principal.own_team
-        overlay, report = row.overlay, row.report
-        if own is not None:
-            overlay = as_read_by(session, overlay, own)
-            kept = set(overlay.get("report", {}).get("runs", ()))
-            report = report | {"runs": [run for run in report.get("runs", ()) if run["id"] in kept]}
-        return ClusterView(row.cluster, row.profile, row.updated_at, row.num_runs, overlay, report, row.changed_by)
+    def that_calibrate(self, cluster: ClusterSpec) -> tuple[RunTexts, ...]:
+        """The runs that the overlay of this cluster is fitted to, newest first; none where a spec has its own."""
+        if not is_ledgers(cluster):
+            return ()
+        with self._database.read() as session:
+            ledger = Ledger(cluster.ledger_name, profile_of(without_overlay(cluster)).name, self._principal.team)
+            return Runs(session).of_cluster(ledger, limit=MAX_RUNS_READ)
 
     def reranked(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
         """The stored plans of a cluster in their new order, search by search, newest first."""
@@ -380,6 +375,12 @@ class RunService:
         with self._database.read() as session:
             team = Searches(session).team(search_id)
             return _reranked(Runs(session), [search_id]) if team and self._principal.sees(team) else ()
+
+
+def _cluster(row: OverlayRow) -> ClusterView:
+    return ClusterView(
+        row.cluster, row.profile, row.updated_at, row.num_runs, row.overlay, row.report, row.changed_by, row.team
+    )
 
 
 def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, ...]:

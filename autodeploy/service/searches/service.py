@@ -534,7 +534,7 @@ def _summary(row: Any, tags: tuple[str, ...], degrees: dict[str, int] | None, st
 
 
 def _resting(row: Any) -> Resting:
-    return Resting(row.id, row.spec_hash, row.profile_hash, (row.num_overlays, row.overlays_at))
+    return Resting(row.id, row.spec_hash, row.profile_hash, row.team, (row.num_overlays, row.overlays_at))
 
 
 def _no_search(search_id: str) -> NotFoundError:

@@ -34,6 +34,7 @@ NEWEST = (
         SearchRow.engine_version,
         SearchRow.spec_hash,
         SearchRow.profile_hash,
+        SearchRow.team,
         DOCUMENT_TEXT.label("document"),
         *OVERLAYS_AT,
     )

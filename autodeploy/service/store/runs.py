@@ -8,7 +8,7 @@ from datetime import (
     datetime,
     timedelta,
 )
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Text, cast, delete, or_, select, update
 
@@ -45,6 +45,14 @@ class SearchTexts:
     id: str
     spec: str
     plans: tuple[str, ...]
+
+
+class Ledger(NamedTuple):
+    """The runs of one team on a cluster of one profile. No other team's or cluster's moves it."""
+
+    cluster: str
+    profile: str
+    team: str
 
 
 class Runs:
@@ -99,18 +107,14 @@ class Runs:
             query = query.where(RunRow.id < after)
         return self.session.scalars(query).all()
 
-    def ids_of_team(self, run_ids: Sequence[str], team: str) -> set[str]:
-        """Ids of these runs that are the team's."""
-        return set(self.session.scalars(select(RunRow.id).where(RunRow.id.in_(run_ids), RunRow.team == team)))
+    def ids_of_cluster(self, where: Ledger, *, limit: int) -> list[str]:
+        """Ids of the newest runs on a cluster that count, newest first."""
+        return list(self.session.scalars(_of_cluster(select(RunRow.id), where, limit)))
 
-    def ids_of_cluster(self, cluster: str, profile: str, *, limit: int) -> list[str]:
-        """Ids of the newest runs on a cluster of one profile that count, newest first."""
-        return list(self.session.scalars(_of_cluster(select(RunRow.id), cluster, profile, limit)))
-
-    def of_cluster(self, cluster: str, profile: str, *, limit: int, also: str = "") -> tuple[RunTexts, ...]:
-        """The newest runs on a cluster of one profile that count, newest first, with the run `also`, which is to."""
+    def of_cluster(self, where: Ledger, *, limit: int, also: str = "") -> tuple[RunTexts, ...]:
+        """The newest runs on a cluster that count, newest first, with the run `also`, which is to."""
         query: Any = select(RunRow.id, cast(RunRow.spec, Text), cast(RunRow.plan, Text), cast(RunRow.measured, Text))
-        return tuple(RunTexts(*row) for row in self.session.execute(_of_cluster(query, cluster, profile, limit, also)))
+        return tuple(RunTexts(*row) for row in self.session.execute(_of_cluster(query, where, limit, also)))
 
     def count_from_now_on(self, run_id: str) -> None:
         """The run counts."""
@@ -122,13 +126,15 @@ class Runs:
 
     # -- overlays --------------------------------------------------------------------------------------------------
 
-    def overlay(self, cluster: str, profile: str) -> OverlayRow | None:
-        """The overlay of a cluster of one profile."""
-        return self.session.get(OverlayRow, (cluster, profile))
+    def overlay(self, where: Ledger) -> OverlayRow | None:
+        """The overlay of a cluster."""
+        return self.session.get(OverlayRow, where)
 
-    def overlays(self, cluster: str | None = None) -> Sequence[OverlayRow]:
-        """Overlays of one cluster or of all, by name."""
-        query = select(OverlayRow).order_by(OverlayRow.cluster, OverlayRow.profile)
+    def overlays(self, team: str | None, cluster: str | None = None) -> Sequence[OverlayRow]:
+        """Overlays of a team or of all teams, of one cluster or of all, by name."""
+        query = select(OverlayRow).order_by(OverlayRow.cluster, OverlayRow.profile, OverlayRow.team)
+        if team is not None:
+            query = query.where(OverlayRow.team == team)
         if cluster is not None:
             query = query.where(OverlayRow.cluster == cluster)
         return self.session.scalars(query).all()
@@ -138,10 +144,10 @@ class Runs:
         self.session.merge(row)
         self.session.flush()
 
-    def delete_overlay(self, cluster: str, profile: str) -> None:
+    def delete_overlay(self, where: Ledger) -> None:
         """Removes a cluster's overlay."""
-        where = (OverlayRow.cluster == cluster, OverlayRow.profile == profile)
-        self.session.execute(delete(OverlayRow).where(*where))
+        of_team = (OverlayRow.cluster == where.cluster, OverlayRow.profile == where.profile)
+        self.session.execute(delete(OverlayRow).where(*of_team, OverlayRow.team == where.team))
 
     # -- plans under an overlay ------------------------------------------------------------------------------------
 
@@ -150,16 +156,10 @@ class Runs:
         query = _planned(select(SearchRow.id), cluster, limit)
         return list(self.session.scalars(query if team is None else query.where(SearchRow.team == team)))
 
-    def is_used_by(self, team: str, cluster: str) -> bool:
-        """Whether the team has a run or a search on a cluster of that name."""
-        run = select(RunRow.id).where(RunRow.cluster == cluster, RunRow.team == team).limit(1)
-        search = select(SearchRow.id).where(SearchRow.cluster == cluster, SearchRow.team == team).limit(1)
-        return self.session.scalar(run) is not None or self.session.scalar(search) is not None
-
-    def planned_searches(self, cluster: str, *, limit: int) -> tuple[SearchTexts, ...]:
-        """The newest searches on a cluster that found plans."""
-        query: Any = select(SearchRow.id, cast(SearchRow.spec, Text))
-        rows = self.session.execute(_planned(query, cluster, limit)).all()
+    def planned_searches(self, where: Ledger, *, limit: int) -> tuple[SearchTexts, ...]:
+        """The newest searches of the team on a cluster that found plans."""
+        query: Any = select(SearchRow.id, cast(SearchRow.spec, Text)).where(SearchRow.team == where.team)
+        rows = self.session.execute(_planned(query, where.cluster, limit)).all()
         return tuple(SearchTexts(row[0], row[1], Plans(self.session).texts(row[0])) for row in rows)
 
     def replace_reestimates(self, search_ids: Sequence[str], rows: Iterable[ReestimateRow]) -> None:
@@ -190,9 +190,10 @@ class Runs:
         return self.session.execute(query).all()
 
 
-def _of_cluster(query: Select[Any], cluster: str, profile: str, limit: int, also: str = "") -> Select[Any]:
+def _of_cluster(query: Select[Any], where: Ledger, limit: int, also: str = "") -> Select[Any]:
     counting = or_(RunRow.counts, RunRow.id == also) if also else RunRow.counts
-    of_cluster = query.where(RunRow.cluster == cluster, RunRow.profile == profile, counting)
+    columns = (RunRow.cluster, RunRow.profile, RunRow.team)
+    of_cluster = query.where(*(column == value for column, value in zip(columns, where, strict=True)), counting)
     return of_cluster.order_by(RunRow.id.desc()).limit(limit)
 
 

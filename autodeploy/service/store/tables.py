@@ -110,12 +110,13 @@ class RunRow(Base):
 
 
 class OverlayRow(Base):
-    """The newest overlay of a cluster: what later searches on it start from."""
+    """The newest overlay of a cluster, by the runs of one team: what later searches of that team on it start from."""
 
     __tablename__ = "cluster_overlays"
 
     cluster: Mapped[str] = mapped_column(String(200), primary_key=True)
     profile: Mapped[str] = mapped_column(String(200), primary_key=True)
+    team: Mapped[str] = mapped_column(String(64), primary_key=True, default=DEFAULT_TEAM, server_default=DEFAULT_TEAM)
     updated_at: Mapped[datetime]
     num_runs: Mapped[int]
     changed_by: Mapped[str] = mapped_column(String(100), default="", server_default="")
