@@ -26,7 +26,7 @@ TYPED := autodeploy api cost_models hardware_profiles docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak recommended stability freeze wheelhouse calibrate accuracy generation rl published backtest scoreboard flags conformance docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak recommended replay stability freeze wheelhouse calibrate accuracy generation rl published backtest scoreboard flags conformance docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes check_ratchet
 
 help: ## Say what can be made
@@ -90,6 +90,9 @@ soak: $(STAMP) $(TORCH_PYTHON) ## Run many faults, much load, bad input, a large
 
 recommended: $(STAMP) ## Hold what is recommended against searches with a feature forced or axes fixed; one JSON line each
 	@$(BIN)/python -m tests.soak.recommended
+
+replay: $(STAMP) ## Fit to runs on few cards and predict those on more; docs/replay.md
+	@$(BIN)/python -m docs.replay
 
 stability: $(STAMP) ## Search twelve specs again wherever their uncertain numbers may be, about an hour; docs/stability.md
 	@$(BIN)/python -m docs.stability

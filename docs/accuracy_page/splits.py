@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,24 +61,46 @@ class SplitErrors:
     held: tuple[Held, ...]
 
 
+@dataclass(frozen=True)
+class SmallFit:
+    """A fit to the small clusters of a profile, and its residuals on the large ones with their variances [large]."""
+
+    calibration: Calibration
+    large: tuple[Record, ...]
+    residuals: Floats
+    variances: Floats
+
+    @classmethod
+    def of(cls, split: Split, records: Sequence[Record]) -> SmallFit:
+        """Fits and predicts."""
+        sized = [(r, int(r.cluster.num_npus or 1)) for r in records if r.cluster.profile == split.profile]
+        sized = [(r, cards) for r, cards in sized if fits_time(r)]
+        fitted = calibrate([r for r, cards in sized if cards <= split.at_most], split.profile)
+        large = tuple(r for r, cards in sized if cards >= split.at_least)
+        parameters, base = fitted.fit.parameters, fitted.profile.efficiency
+        linear = differences(lambda log_factors: residuals_at(large, values_of(parameters, log_factors, base)))
+        residuals, slopes = linear(fitted.fit.log_factors)
+        return cls(fitted, large, residuals, np.asarray(projected(slopes, fitted.fit.covariance)))
+
+    @cached_property
+    def slope(self) -> float:
+        """Standard deviation that a doubling of the ranks adds, by the small clusters alone."""
+        return ranks_per_doubling(rehearsals(self.calibration, rows_by_id()))
+
+    def intervals(self) -> tuple[Held, ...]:
+        """Every large run beside its interval, as of a plan that nobody has run."""
+        rows, fitted = rows_by_id(), self.calibration
+        basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, variances_of(fitted))
+        return tuple(
+            Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, self.slope, float(variance)))
+            for r, residual, variance in zip(self.large, self.residuals, self.variances, strict=True)
+        )
+
+
 def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     """Fits to the small clusters of a profile and predicts the large ones; intervals know the small ones alone."""
-    sized = [(r, int(r.cluster.num_npus or 1)) for r in records if r.cluster.profile == split.profile]
-    sized = [(r, cards) for r, cards in sized if fits_time(r)]
-    fitted = calibrate([r for r, cards in sized if cards <= split.at_most], split.profile)
-    large = [r for r, cards in sized if cards >= split.at_least]
-    parameters, base = fitted.fit.parameters, fitted.profile.efficiency
-    linear = differences(lambda log_factors: residuals_at(large, values_of(parameters, log_factors, base)))
-    residuals, slopes = linear(fitted.fit.log_factors)
-    rows = rows_by_id()
-    basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, variances_of(fitted))
-    slope = ranks_per_doubling(rehearsals(fitted, rows))
-    variances = projected(slopes, fitted.fit.covariance)
-    intervals = tuple(
-        Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, slope, float(variance)))
-        for r, residual, variance in zip(large, residuals, variances, strict=True)
-    )
-    return SplitErrors(split, len(fitted.records), errors_of(residuals), intervals)
+    small = SmallFit.of(split, records)
+    return SplitErrors(split, len(small.calibration.records), errors_of(small.residuals), small.intervals())
 
 
 def share_inside(intervals: Sequence[Held]) -> float:

@@ -20,6 +20,7 @@ from autodeploy.calibration.shipped.overhead_fit import shipped_rl
 from autodeploy.calibration.shipped.tables import shipped_records
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
+from tests.support import commissioned_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -270,6 +271,23 @@ def recommended(cut: Cut) -> None:
     cut.main()
 
 
+def replay(cut: Cut) -> None:
+    series = [r for r in shipped_records() if r.id.startswith("dgxc_v25.04.02_llama70b_") and r.id.endswith("_bf16")]
+    kept = [r for r in series if (r.cluster.num_npus or 0) in {64, 128, 1024}]
+    cut.main(kept, cut.folder / "page.md")
+    text = (cut.folder / "page.md").read_text(encoding="utf-8")
+    assert "| nvidia-h100 | \\<= 64 | 1 | 2 | 2 |" in text
+    assert "its own on fewer cards" in text
+
+
+def commissioned(cut: Cut) -> None:
+    commissioned_clusters.JOBS["small"] = ("llama2-7b", "ascend-800t-a2", 64, 128)
+    try:
+        cut.main(1, ["small"])
+    finally:
+        del commissioned_clusters.JOBS["small"]
+
+
 # Needs an interpreter with torch, which `make soak` makes: run where TORCH_PYTHON names one.
 WITH_TORCH = frozenset({"tests.soak.small_training"})
 
@@ -297,6 +315,8 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "autodeploy.calibration.shipped.__main__": shipped_calibration,
     "docs.recommendations": recommendations,
     "docs.stability": stability,
+    "docs.replay": replay,
+    "tests.benchmarks.commissioned": commissioned,
     "tests.benchmarks.rehearsals": rehearsals,
     "tests.soak.__main__": soak,
     "tests.soak.small_training": small_training,
