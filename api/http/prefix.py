@@ -6,12 +6,13 @@ that goes out and names an address of this service gets it: pages by `own_addres
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
 from autodeploy.kit.errors import SpecError
+from autodeploy.specs.resources import ListPage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
     from starlette.types import Message as AsgiMessage
 
 
+AnyPage = TypeVar("AnyPage", bound=ListPage[Any])
+
+
 def own_address(request: Request, path: str) -> str:
     """The path as the client has to ask for it."""
     return str(request.scope.get("root_path", "")) + path
 
 
-def next_page(request: Request, after: str | None) -> str | None:
-    """Address of the piece of a list that follows the item `after`; None at the end."""
-    if after is None:
-        return None
+def with_next(request: Request, page: AnyPage) -> AnyPage:
+    """A piece of a list with the address of what follows; None at the end."""
+    if page.after is None:
+        return page
     kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
-    return f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', after)])}"
+    address = f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', page.after)])}"
+    return page.model_copy(update={"next": address})
 
 
 def refuse_own_paths(app: FastAPI, prefix: str) -> None:

@@ -1,48 +1,16 @@
 """Routes of the audit log."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
 
 from api.http.dependencies import PrincipalDep, ServicesDep, refuse_nul
-from api.http.prefix import next_page
+from api.http.prefix import with_next
 from api.http.problems import responses
-from autodeploy.service.requests.callers import AuditFilter, AuditPage
-from autodeploy.service.store.base import AUDIT_ID_PATTERN, iso
-
-
-class AuditItem(BaseModel):
-    """One change that somebody asked for."""
-
-    id: str
-    created_at: str
-    key_id: Annotated[str, Field(description="empty without a key")]
-    author: Annotated[str, Field(description="name of the key; on the command line of the account")]
-    team: str
-    client: Annotated[str, Field(description="address that the request came from, or `command line`")]
-    action: Annotated[str, Field(examples=["search.cancel"])]
-    object_id: Annotated[str, Field(examples=["srch_01m3xk7pq2w9a4fh"])]
-    status: Annotated[int, Field(description="how the request was answered; 0 on the command line")]
-    detail: dict[str, Any] | None
-
-
-class AuditList(BaseModel):
-    """A piece of the log, newest first; `next` is the address of what follows."""
-
-    items: list[AuditItem]
-    has_more: bool
-    next: str | None
-
-    @classmethod
-    def of(cls, page: AuditPage, next_url: str | None) -> Self:
-        items = [
-            AuditItem(**{name: getattr(e, name) for name in AuditItem.model_fields} | {"created_at": iso(e.created_at)})
-            for e in page.items
-        ]
-        return cls(items=items, has_more=page.has_more, next=next_url)
-
+from autodeploy.service.requests.callers import AuditFilter
+from autodeploy.service.store.base import AUDIT_ID_PATTERN
+from autodeploy.specs.resources import AuditList
 
 router = APIRouter(prefix="/v1", tags=["service"])
 
@@ -66,4 +34,4 @@ def list_audit(
     where = AuditFilter(key_id, author, team, action, object_id)
     refuse_nul(**asdict(where))
     page = services.audit.list(where, limit=limit, after=after)
-    return AuditList.of(page, next_page(request, page.next_after))
+    return with_next(request, page)

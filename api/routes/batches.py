@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.http.dependencies import BatchId, ServicesDep, WebhookDep, read_document, run_submission
-from api.http.documents import BatchDocument
 from api.http.openapi import document_request_body
 from api.http.problems import responses
 from autodeploy.service.batches import BatchRequest
+from autodeploy.specs.resources import BatchDocument
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
@@ -39,7 +39,7 @@ async def create_batch(
 
     def submit() -> Response:
         view, _ = services.batches.submit(document, idempotency_key=idempotency_key, reuse=reuse, webhook=webhook)
-        body = BatchDocument.of(view).model_dump_json().encode()
+        body = view.model_dump_json().encode()
         return Response(body, 202, {"Location": f"/v1/batches/{view.id}"}, media_type="application/json")
 
     return await run_submission(request, submit)
@@ -50,7 +50,7 @@ async def create_batch(
 )
 async def get_batch(services: ServicesDep, batch_id: BatchId) -> BatchDocument:
     """One line a search, with its best plan where it is finished."""
-    return BatchDocument.of(await run_in_threadpool(services.batches.get, batch_id))
+    return await run_in_threadpool(services.batches.get, batch_id)
 
 
 @router.post(
@@ -62,4 +62,4 @@ async def get_batch(services: ServicesDep, batch_id: BatchId) -> BatchDocument:
 )
 def cancel_batch(services: ServicesDep, batch_id: BatchId) -> BatchDocument:
     """Cancels what is not finished: what waits stops at once, what runs soon. Cancelling twice is no error."""
-    return BatchDocument.of(services.batches.cancel(batch_id))
+    return services.batches.cancel(batch_id)

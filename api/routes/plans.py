@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.http.dependencies import PlanId, SearchesDep, ServicesDep, read_document, run_slowly
-from api.http.documents import PlanDocument
 from api.http.openapi import spec_request_body
 from api.http.problems import responses
 from autodeploy.service.requests.intake import read_network_spec
@@ -13,6 +12,7 @@ from autodeploy.specs.artefact import MEDIA_TYPES, Artefact
 from autodeploy.specs.commissioning import LAUNCH, Commissioning
 from autodeploy.specs.plan_details import OperatorReport
 from autodeploy.specs.planset import Plan
+from autodeploy.specs.resources import PlanDocument
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 Format = Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])]
@@ -34,7 +34,7 @@ FILE: dict[int | str, dict[str, Any]] = {
 )
 def get_plan(searches: SearchesDep, plan_id: PlanId) -> Response:
     """Equal searches find plans of equal ids; this is the newest one."""
-    return Response(PlanDocument.json_of(searches.plan_text(plan_id)), media_type="application/json")
+    return Response(searches.plan_text(plan_id).text(), media_type="application/json")
 
 
 @router.get(

@@ -1,160 +1,18 @@
 """Routes /v1/plans/{id}/runs, /v1/runs and /v1/clusters: measured runs, and what follows from them."""
 
-from dataclasses import asdict
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, Field
 
 from api.http.dependencies import PlanId, RunId, ServicesDep, read_measurement, refuse_nul, run_slowly
 from api.http.openapi import input_ref
-from api.http.prefix import next_page
+from api.http.prefix import with_next
 from api.http.problems import responses
-from autodeploy.analysis.trace_comparison import compared_parts
 from autodeploy.service.clusters.overlays import MeasuredFile
-from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
-from autodeploy.service.store.base import PLAN_ID_PATTERN, RUN_ID_PATTERN, iso
+from autodeploy.service.store.base import PLAN_ID_PATTERN, RUN_ID_PATTERN
 from autodeploy.specs.commissioning import LAUNCH
 from autodeploy.specs.measured_run import MeasuredRun
-from autodeploy.specs.planset import Breakdown
-from autodeploy.specs.strategy import Strategy
-
-
-class ComparedPartDocument(BaseModel):
-    """One part of the step as the profiler names it: seconds predicted and measured."""
-
-    name: Annotated[str, Field(examples=["computing"])]
-    predicted_s: float
-    measured_s: float
-
-
-class RunDocument(BaseModel):
-    """A measurement beside what its plan had predicted. Errors are predicted / measured - 1, of throughput for time."""
-
-    id: str
-    created_at: str
-    plan_id: str
-    cluster: str
-    profile: str
-    model: str
-    num_npus: int
-    measured: MeasuredRun
-    measured_step_time_s: float | None
-    predicted_step_time_s: float
-    predicted_low_s: float
-    predicted_high_s: float
-    predicted_memory_gib: float
-    error: Annotated[float | None, Field(description="positive: predicted too fast")]
-    memory_error: float | None
-    inside: Annotated[bool | None, Field(description="the measured step lies in the predicted 80 % interval")]
-    strategy: Strategy
-    breakdown: Breakdown
-    profiler_parts: Annotated[
-        list[ComparedPartDocument], Field(description="of a profiler trace: its parts beside ours, summed alike")
-    ] = []
-    profile_hash: str
-    engine_version: str
-    note: str
-    author: Annotated[str, Field(description="name of the key that stored it; empty without a key")]
-    team: str
-    counts: Annotated[bool, Field(description="predictions follow it: a key with scope calibrate stored it")]
-
-    @classmethod
-    def of(cls, view: RunView) -> Self:
-        own = {"created_at", "strategy", "breakdown", "profiler_parts"}
-        values: dict[str, Any] = {name: getattr(view, name) for name in cls.model_fields if name not in own}
-        values |= {"created_at": iso(view.created_at), "strategy": view.plan.strategy}
-        times = view.measured.profiler
-        parts = () if times is None else compared_parts(view.plan.breakdown, times)
-        compared = [ComparedPartDocument(**asdict(part)) for part in parts]
-        return cls(**values, breakdown=view.plan.breakdown, profiler_parts=compared)
-
-
-class RunList(BaseModel):
-    """A piece of the ledger, newest first; `next` is the address of what follows."""
-
-    items: list[RunDocument]
-    has_more: bool
-    next: str | None
-
-    @classmethod
-    def of(cls, page: RunPage, next_url: str | None) -> Self:
-        return cls(items=[RunDocument.of(item) for item in page.items], has_more=page.has_more, next=next_url)
-
-
-class ClusterDocument(BaseModel):
-    """The overlay of a cluster, fitted to its runs, and what it does to their errors."""
-
-    cluster: str
-    profile: str
-    updated_at: str
-    num_runs: int
-    team: Annotated[str, Field(description="whose runs it is fitted to, and whose searches start from it")]
-    changed_by: Annotated[str, Field(description="name of the key that changed it last; empty without a key")]
-    overlay: dict[str, Any]
-    report: Annotated[dict[str, Any], Field(description="factors, and errors of the runs before and after")]
-
-    @classmethod
-    def of(cls, view: ClusterView) -> Self:
-        values = {name: getattr(view, name) for name in cls.model_fields}
-        return cls(**values | {"updated_at": iso(view.updated_at)})
-
-
-class ReestimatedDocument(BaseModel):
-    """A stored plan as it was ranked, and as it is under its cluster's overlay."""
-
-    search_id: str
-    plan_id: str
-    old_rank: int
-    new_rank: int
-    old_step_time_s: float
-    new_step_time_s: float
-
-    @classmethod
-    def of(cls, view: ReestimatedPlan) -> Self:
-        return cls(**{name: getattr(view, name) for name in cls.model_fields})
-
-
-class MovedDocument(BaseModel):
-    """The plan's step time and 80 % interval before, and under its cluster's overlay."""
-
-    plan_id: str
-    old_step_time_s: float
-    old_low_s: float
-    old_high_s: float
-    step_time_s: float
-    low_s: float
-    high_s: float
-    moved_by: Annotated[
-        dict[str, float], Field(description="what each factor alone changes log(step time) by, the largest first")
-    ]
-    old_p_fits: Annotated[float | None, Field(description="probability that it fits, before")] = None
-    p_fits: Annotated[float | None, Field(description="and after")] = None
-
-
-class RunOutcomeDocument(BaseModel):
-    """A stored run, its cluster's overlay, and the cluster's stored plans in their new order."""
-
-    run: RunDocument
-    cluster: ClusterDocument | None
-    reranked: list[ReestimatedDocument]
-    moved: Annotated[MovedDocument | None, Field(description="absent where there is no overlay")] = None
-
-    @classmethod
-    def of(cls, outcome: RunOutcome) -> Self:
-        return cls(
-            run=RunDocument.of(outcome.run),
-            cluster=None if outcome.cluster is None else ClusterDocument.of(outcome.cluster),
-            reranked=[ReestimatedDocument.of(plan) for plan in outcome.reranked],
-            moved=None if outcome.moved is None else MovedDocument(**asdict(outcome.moved)),
-        )
-
-
-class ClusterList(BaseModel):
-    """Clusters that have an overlay."""
-
-    items: list[ClusterDocument]
-
+from autodeploy.specs.resources import ClusterList, RunDocument, RunList, RunOutcomeDocument
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 
@@ -213,7 +71,7 @@ async def create_run(
     outcome = await run_slowly(request, lambda: services.add_run(plan_id, measured, rehearse=rehearse))
     response.headers["Location"] = f"/v1/runs/{outcome.run.id}"
     response.status_code = 201 if outcome.created else 200
-    return RunOutcomeDocument.of(outcome)
+    return outcome
 
 
 @router.get(
@@ -226,7 +84,7 @@ def list_runs_of_plan(
     request: Request, services: ServicesDep, plan_id: PlanId, limit: Limit = 20, after: After = None
 ) -> RunList:
     """Newest first; runs stay when the search that found the plan is deleted."""
-    return _listed(request, services.runs.list(plan_id=plan_id, limit=limit, after=after))
+    return with_next(request, services.runs.list(plan_id=plan_id, limit=limit, after=after))
 
 
 @router.get("/runs", operation_id="list_runs", summary="The ledger of measurements", responses=responses(422, 503))
@@ -245,13 +103,13 @@ def list_runs(
     """Newest first, each beside what had been predicted. A key sees its team's runs, one with scope admin all."""
     refuse_nul(cluster=cluster, author=author, team=team)
     page = services.runs.list(plan_id=plan_id, cluster=cluster, author=author, team=team, limit=limit, after=after)
-    return _listed(request, page)
+    return with_next(request, page)
 
 
 @router.get("/runs/{run_id}", operation_id="get_run", summary="One run", responses=responses(404, 422, 503))
 def get_run(services: ServicesDep, run_id: RunId) -> RunDocument:
     """The measurement with its original values, and the prediction."""
-    return RunDocument.of(services.runs.get(run_id))
+    return services.runs.get(run_id)
 
 
 @router.delete(
@@ -270,8 +128,4 @@ async def delete_run(request: Request, services: ServicesDep, run_id: RunId) -> 
 @router.get("/clusters", operation_id="list_clusters", summary="Clusters with an overlay", responses=responses(503))
 def list_clusters(services: ServicesDep) -> ClusterList:
     """Overlays that searches on each cluster start from unless a spec says `overlay: none`."""
-    return ClusterList(items=[ClusterDocument.of(view) for view in services.runs.clusters()])
-
-
-def _listed(request: Request, page: RunPage) -> RunList:
-    return RunList.of(page, next_page(request, page.next_after))
+    return ClusterList(items=services.runs.clusters())

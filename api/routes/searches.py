@@ -19,10 +19,10 @@ from api.http.dependencies import (
     refuse_nul,
     run_submission,
 )
-from api.http.documents import Annotations, PlanList, SearchDocument, SearchList
+from api.http.documents import Annotations, PlanList
 from api.http.event_broadcast import broadcast_of
 from api.http.openapi import spec_request_body
-from api.http.prefix import next_page
+from api.http.prefix import with_next
 from api.http.problems import responses
 from autodeploy.messages import Message
 from autodeploy.service.requests.intake import read_spec
@@ -30,6 +30,7 @@ from autodeploy.service.searches.views import SearchView
 from autodeploy.service.store.base import SEARCH_ID_PATTERN
 from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
 from autodeploy.specs.planset import Status
+from autodeploy.specs.resources import SearchDocument, SearchList
 
 _RFC_3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[-+][0-9]{2}:[0-9]{2})", re.ASCII
@@ -113,7 +114,7 @@ async def wait_until_finished(search_id: str, wait_s: float, request: Request) -
 
 
 def _answer(view: SearchView, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(SearchDocument.json_of(view), status, headers, media_type="application/json")
+    return Response(view.text(), status, headers, media_type="application/json")
 
 
 @router.get(
@@ -145,7 +146,7 @@ def list_searches(
     refuse_nul(model=model, profile=profile, tag=tag, author=author, team=team)
     where = SearchFilter(model, profile, status, tag, created_after, created_before, author, team)
     page = searches.list(where, limit=limit, after=after, sort=sort)
-    return Response(SearchList.json_of(page, next_page(request, page.next_after)), media_type="application/json")
+    return Response(with_next(request, page).model_dump_json(), media_type="application/json")
 
 
 @router.get(

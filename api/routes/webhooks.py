@@ -3,8 +3,9 @@
 from fastapi import APIRouter
 
 from api.http.dependencies import PrincipalDep, SearchId, ServicesDep
-from api.http.documents import DeliveryDocument, DeliveryList, WebhookSecret
+from api.http.documents import WebhookSecret
 from api.http.problems import responses
+from autodeploy.specs.resources import DeliveryList
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 
@@ -18,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["webhooks"])
 def list_webhooks(services: ServicesDep, search_id: SearchId) -> DeliveryList:
     """Each with its attempts and why the last one failed."""
     services.searches.status(search_id)
-    return DeliveryList(items=[DeliveryDocument.of(view) for view in services.webhooks.of_search(search_id)])
+    return DeliveryList(items=services.webhooks.of_search(search_id))
 
 
 @router.get(

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from api.http.languages import texts
-from autodeploy.analysis.trace_comparison import GROUPS, compared_parts
+from autodeploy.analysis.trace_comparison import GROUPS
 from autodeploy.reports.figures.charts import PAGE, Point, groups_of, predicted_against_measured_svg
 from autodeploy.reports.wording import degrees, part_names
-from autodeploy.service.store.base import iso
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.analysis.trace_comparison import ComparedPart
     from autodeploy.messages import Language
-    from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunPage, RunView
+    from autodeploy.specs.resources import ClusterDocument, ReestimatedDocument, RunDocument, RunList
 
 SMALL_ERROR = 0.10
 SHOWN_FACTORS = 3
@@ -39,27 +37,17 @@ class GroupRow:
 class ClusterRow:
     """A cluster, its errors before and after its overlay, and what the overlay changes most."""
 
-    view: ClusterView
-    updated_at: str
+    view: ClusterDocument
     factors: tuple[tuple[str, float], ...]
-    reranked: tuple[ReestimatedPlan, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledRun:
-    """A run whose steps the profiler has split."""
-
-    view: RunView
-    layout: str
-    parts: tuple[ComparedPart, ...]
+    reranked: tuple[ReestimatedDocument, ...]
 
 
 def accuracy_context(
     shipped: Sequence[Point],
     peaks: Sequence[Point],
-    ledger: RunPage,
-    clusters: Sequence[ClusterView],
-    reranked: Mapping[str, tuple[ReestimatedPlan, ...]],
+    ledger: RunList,
+    clusters: Sequence[ClusterDocument],
+    reranked: Mapping[str, tuple[ReestimatedDocument, ...]],
     lang: Language,
 ) -> dict[str, Any]:
     """Everything that the template reads."""
@@ -67,7 +55,6 @@ def accuracy_context(
     shipped = [replace(point, group=group_name(point.group, words)) for point in shipped]
     points = [*shipped, *own_points(ledger.items, words["accuracy.ledger"])]
     plot = predicted_against_measured_svg(points, words["command.predicted_against_measured"], lang=lang, theme=PAGE)
-    profiled = [view for view in ledger.items if view.measured.profiler is not None]
     return {
         "plot": Markup(plot),
         "groups": [group_row(name, members) for name, members in groups_of(shipped).items()],
@@ -75,11 +62,10 @@ def accuracy_context(
             group_row(group_name(name, words), members) for name, members in groups_of(list(peaks)).items()
         ],
         "ledger": ledger.items,
-        "next": ledger.next_after,
+        "next": ledger.after,
         "clusters": [cluster_row(view, reranked.get(view.cluster, ())) for view in clusters],
-        "profiled": [profiled_run(view) for view in profiled],
+        "profiled": [(view, degrees(view.strategy)) for view in ledger.items if view.profiler_parts],
         "part_names": {name: ", ".join(part_names(lang)[part] for part in parts) for name, parts in GROUPS.items()},
-        "created": lambda view: iso(view.created_at),
     }
 
 
@@ -90,7 +76,7 @@ def group_name(name: str, words: Mapping[str, str]) -> str:
     return words[f"accuracy.{kind}"].format(device=device) if device else name
 
 
-def own_points(runs: Sequence[RunView], group: str) -> list[Point]:
+def own_points(runs: Sequence[RunDocument], group: str) -> list[Point]:
     """Runs as points of the plot: tokens per second and card."""
     return [
         Point(
@@ -111,16 +97,9 @@ def group_row(name: str, points: Sequence[Point]) -> GroupRow:
     return GroupRow(name, len(errors), sum(errors) / len(errors), near / len(errors))
 
 
-def cluster_row(view: ClusterView, reranked: tuple[ReestimatedPlan, ...]) -> ClusterRow:
+def cluster_row(view: ClusterDocument, reranked: tuple[ReestimatedDocument, ...]) -> ClusterRow:
     """A cluster with the factors farthest from one, and the plans of its newest searches."""
     factors = sorted(view.report["factors"].items(), key=lambda item: (-abs(item[1] - 1.0), item[0]))[:SHOWN_FACTORS]
     newest = list(dict.fromkeys(plan.search_id for plan in reranked))[:SHOWN_SEARCHES]
     shown = tuple(plan for plan in reranked if plan.search_id in newest)
-    return ClusterRow(view, iso(view.updated_at), tuple((n.replace("_", " "), v) for n, v in factors), shown)
-
-
-def profiled_run(view: RunView) -> ProfiledRun:
-    """A run with the profiler's parts beside ours."""
-    times = view.measured.profiler
-    parts = () if times is None else compared_parts(view.plan.breakdown, times)
-    return ProfiledRun(view, degrees(view.plan.strategy), parts)
+    return ClusterRow(view, tuple((n.replace("_", " "), v) for n, v in factors), shown)

@@ -139,5 +139,6 @@ FILTERS = {
         quantity,
         sentence,
         short_hash,
+        wording.short_degrees,
     )
 }

@@ -57,12 +57,13 @@ from hardware_profiles import ProfileError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from api.ui.views import SearchRow, Views
+    from api.ui.views import Views
     from autodeploy.messages import Language
     from autodeploy.service.searches.views import PlanView
     from autodeploy.specs.answers import ClusterComparison
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.plan_details import PipelineTimeline, Slot
+    from autodeploy.specs.resources import SearchItem
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
 
@@ -491,10 +492,10 @@ def _compare_page(
     )
 
 
-def _newest_plans(views: Views) -> list[SearchRow]:
+def _newest_plans(views: Views) -> list[SearchItem]:
     """Searches whose best plans may be chosen for a comparison, newest first, each plan once."""
-    rows, _ = views.searches(SearchFilter(), None, NEWEST)
-    newest = {row.best_plan_id: row for row in reversed(rows) if row.best_plan_id}
+    items = views.searches(SearchFilter(), None, NEWEST).items
+    newest = {item.best_plan_id: item for item in reversed(items) if item.best_plan_id}
     return list(reversed(newest.values()))[:OFFERED]
 
 

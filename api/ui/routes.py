@@ -1,6 +1,5 @@
 """The addresses of the pages. None of them is part of the API's schema."""
 
-from dataclasses import asdict
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -61,17 +60,17 @@ def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> H
     if sort.removeprefix("-") not in SORTS:
         sort = NEWEST
     try:
-        rows, following = views.searches(where, after or None, sort)
+        page = views.searches(where, after or None, sort)
     except SpecError:  # the search to continue after is gone
-        rows, following = views.searches(where, None, sort)
-    named = {"author"} if any(row.author for row in rows) else set()
+        page = views.searches(where, None, sort)
+    named = {"author"} if any(row.author for row in page.items) else set()
     if views.sees_all_teams:
         named.add("team")
     return render(
         request,
         "searches.html",
-        rows=rows,
-        next=following,
+        rows=page.items,
+        next=page.after,
         after=after,
         filter=query,
         filter_query=query | {"sort": None if sort == NEWEST else sort},
@@ -117,7 +116,7 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         run=run_page(context["best"], lang, texts(lang)),
         progress=view.progress or {},
         no_live_worker=view.no_live_worker,
-        queue=view.queue and asdict(view.queue),
+        queue=view.queue and view.queue.model_dump(),
         tags=view.tags,
         note=view.note,
         note_by=view.note_by,

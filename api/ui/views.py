@@ -15,12 +15,10 @@ from api.ui.search_page import MAX_SAMPLED_STRATEGIES
 from autodeploy.analysis.rehearsal.rehearse import launches_before
 from autodeploy.formats.registry import formats_of
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
-from autodeploy.reports.wording import short_degrees
 from autodeploy.service.launch_requests import read_offers
 from autodeploy.service.requests.callers import ANYONE
 from autodeploy.service.requests.intake import pasted_document, read_network_spec, refuse_unstorable
 from autodeploy.service.runner.planning import load_planner
-from autodeploy.service.store.base import iso
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.reading import common_mistakes
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
 
     from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.search.planner import WhyNot
-    from autodeploy.service.runs.service import ClusterView, ReestimatedPlan, RunPage
-    from autodeploy.service.searches.views import PlanView, SearchSummary, SearchView
+    from autodeploy.service.searches.views import PlanView, SearchView
     from autodeploy.service.session import Services
     from autodeploy.service.store.search_list import SearchFilter
     from autodeploy.specs.answers import ClusterComparison, ScalingReport, StrategyBounds
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.resources import ClusterDocument, ReestimatedDocument, RunList, SearchList
     from hardware_profiles import Profile, Quantity
 
 
@@ -109,31 +107,6 @@ def _timeline(planner: str, spec: str, strategy: str) -> PipelineTimeline:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRow:
-    """A line of the table of past searches."""
-
-    id: str
-    created_at: str
-    status: str
-    model: str
-    profile: str
-    num_npus: int | None
-    seq_length: int
-    global_batch_size: int
-    best_step_time_s: float | None
-    tokens_per_s_per_npu: float | None
-    mfu: float | None
-    gap: float | None
-    layout: str
-    stale: bool | None
-    best_plan_id: str | None
-    tags: tuple[str, ...]
-    note: str
-    author: str
-    team: str
-
-
-@dataclass(frozen=True, slots=True)
 class ProfileRow:
     """A line of the table of hardware profiles."""
 
@@ -166,10 +139,9 @@ class Views:
         """Whether searches of other teams than one's own are shown."""
         return bool(self._services.principal.key_id) and self._services.principal.own_team is None
 
-    def searches(self, where: SearchFilter, after: str | None, sort: str) -> tuple[list[SearchRow], str | None]:
-        """A page of past searches and what continues it."""
-        page = self._services.searches.list(where, limit=PAGE_LENGTH, after=after, sort=sort)
-        return [_row(item) for item in page.items], page.next_after
+    def searches(self, where: SearchFilter, after: str | None, sort: str) -> SearchList:
+        """A page of past searches."""
+        return self._services.searches.list(where, limit=PAGE_LENGTH, after=after, sort=sort)
 
     def search(self, search_id: str) -> SearchView:
         """One search.
@@ -181,19 +153,19 @@ class Views:
         """
         return self._services.searches.get(_storable_id(search_id))
 
-    def reranked(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
+    def reranked(self, search_id: str) -> tuple[ReestimatedDocument, ...]:
         """Plans of a search in the order that its cluster's runs give them."""
         return self._services.runs.reranked_of_search(search_id)
 
-    def runs(self, cluster: str | None, after: str | None) -> RunPage:
+    def runs(self, cluster: str | None, after: str | None) -> RunList:
         """A page of the ledger, newest first."""
         return self._services.runs.list(cluster=cluster, limit=PAGE_LENGTH, after=after)
 
-    def clusters(self) -> tuple[ClusterView, ...]:
+    def clusters(self) -> tuple[ClusterDocument, ...]:
         """Clusters whose runs have given them an overlay."""
         return self._services.runs.clusters()
 
-    def reranked_of_cluster(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
+    def reranked_of_cluster(self, cluster: str) -> tuple[ReestimatedDocument, ...]:
         """Stored plans of a cluster in their new order."""
         return self._services.runs.reranked(cluster)
 
@@ -390,27 +362,3 @@ def _storable_id(text: str) -> str:
     if not text.isprintable():
         raise NotFoundError
     return text
-
-
-def _row(item: SearchSummary) -> SearchRow:
-    return SearchRow(
-        id=item.id,
-        created_at=iso(item.created_at),
-        status=item.status,
-        model=item.model,
-        profile=item.profile,
-        num_npus=item.num_npus,
-        seq_length=item.seq_length,
-        global_batch_size=item.global_batch_size,
-        best_step_time_s=item.best_step_time_s,
-        tokens_per_s_per_npu=item.best_tokens_per_s_per_npu,
-        mfu=item.best_mfu,
-        gap=item.gap,
-        layout=short_degrees(item.best_degrees) if item.best_degrees else "",
-        stale=item.stale,
-        best_plan_id=item.best_plan_id,
-        tags=item.tags,
-        note=item.note,
-        author=item.author,
-        team=item.team,
-    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.costs.inputs.machine import machine_of
 from autodeploy.reports.tables import Block, Table, in_markdown
 from autodeploy.reports.wording import command_text
+from autodeploy.specs.resources import ComparedPartDocument
 from cost_models.compute import gemm_s
 from hardware_profiles import cluster_topology, load_profile
 
@@ -34,19 +35,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedPart:
-    """One part of the step: seconds predicted and profiled."""
-
-    name: str
-    predicted_s: float
-    measured_s: float
-
-
-def compared_parts(breakdown: Breakdown, times: ProfilerTimes) -> tuple[ComparedPart, ...]:
+def compared_parts(breakdown: Breakdown, times: ProfilerTimes) -> tuple[ComparedPartDocument, ...]:
     """The four parts of the profiler; each side adds up to its step time."""
     predicted, measured = predicted_parts(breakdown), profiled_parts(times)
-    return tuple(ComparedPart(name, predicted[name], measured[name]) for name in GROUPS)
+    return tuple(
+        ComparedPartDocument(name=name, predicted_s=predicted[name], measured_s=measured[name]) for name in GROUPS
+    )
 
 
 def predicted_parts(breakdown: Breakdown) -> dict[str, float]:
@@ -86,7 +80,7 @@ class TraceComparison:
     """Measurements of a run, a step; with a plan its predictions. Parts and peak are empty and None without one."""
 
     profile: str
-    parts: tuple[ComparedPart, ...]
+    parts: tuple[ComparedPartDocument, ...]
     classes: tuple[tuple[OperatorClass, float], ...]
     operators: tuple[TracedOperator, ...]
     exchanges: tuple[ExchangeGroup, ...]

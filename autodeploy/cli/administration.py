@@ -311,7 +311,7 @@ def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langu
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.wording import command_text
     from autodeploy.service.requests.callers import AccessService
-    from autodeploy.service.store.base import iso
+    from autodeploy.specs.resources import iso
 
     with current_database() as database:
         keys = AccessService(database).list()
@@ -381,21 +381,18 @@ def list_changes(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """List changes, newest first: time, author, source, action and HTTP status."""
-    from dataclasses import asdict
-
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.wording import command_text
     from autodeploy.service.requests.callers import AuditFilter, AuditLog
-    from autodeploy.service.store.base import iso
 
     with current_database() as database:
         entries = AuditLog(database).list(AuditFilter(key_id, author, team, action, object_id), limit=limit).items
     if output_format is ListFormat.JSON:
-        write_report(json_text([asdict(entry) | {"created_at": iso(entry.created_at)} for entry in entries]), None)
+        write_report(json_text([entry.model_dump() for entry in entries]), None)
         return
     rows = [
         [
-            f"{entry.created_at:%Y-%m-%d %H:%M:%S}",
+            entry.created_at[:19].replace("T", " "),
             *(getattr(entry, name) or "-" for name in ("author", "team", "client", "action", "object_id")),
             str(entry.status or "-"),
         ]

@@ -13,17 +13,12 @@ from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Ser
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.service.runs.service import RunOutcome, RunView
+    from autodeploy.specs.resources import MovedDocument, RunDocument, RunOutcomeDocument
 
 
 runs_app = typer.Typer(no_args_is_help=True)
 
 COLUMNS = ("run", "plan", "cluster", "measured", "predicted", "error", "inside")
-FIGURES = (
-    *("id", "plan_id", "cluster", "profile", "model", "num_npus", "measured_step_time_s", "predicted_step_time_s"),
-    *("predicted_low_s", "predicted_high_s", "predicted_memory_gib", "error", "memory_error", "inside"),
-    *("profile_hash", "engine_version", "note", "author", "team", "counts"),
-)
 SHOWN_PLANS = 10
 SHOWN_FACTORS = 4
 
@@ -68,7 +63,7 @@ def add(
     if oom == (file is not None) or (met and not oom):
         raise typer.BadParameter("give either FILE or --oom", param_hint="FILE")
     if server is None:
-        outcome = _document(_add_here(plan_id, file, met, note, op, ranks, rehearse))
+        outcome = _add_here(plan_id, file, met, note, op, ranks, rehearse)
     else:
         from autodeploy.cli.remote import connect
         from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES
@@ -83,7 +78,7 @@ def add(
         with connect(server) as client:
             outcome = client.add_run(plan_id, body, rehearse=rehearse)
     as_json = output_format is ListFormat.JSON
-    write_report(json_text(outcome) if as_json else outcome_text(outcome, language(lang)), None)
+    write_report(json_text(outcome.model_dump(mode="json")) if as_json else outcome_text(outcome, language(lang)), None)
 
 
 @runs_app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
@@ -105,18 +100,17 @@ def list_all(
 
         with open_services(load_settings()) as services:
             page = services.runs.list(cluster=cluster, plan_id=plan_id, limit=limit)
-        rows = [_run(view) for view in page.items]
     else:
         from autodeploy.cli.remote import connect
 
         with connect(server) as client:
-            rows = client.runs(limit=limit, cluster=cluster, plan_id=plan_id)["items"]
+            page = client.runs(limit=limit, cluster=cluster, plan_id=plan_id)
     if output_format is ListFormat.JSON:
-        write_report(json_text(rows), None)
+        write_report(json_text(page.model_dump(mode="json")["items"]), None)
         return
     spoken = language(lang)
     titles = [command_text(spoken, name) for name in COLUMNS]
-    write_report(table_text(titles, [_cells(row, spoken) for row in rows], right=frozenset({3, 4, 5})), None)
+    write_report(table_text(titles, [_cells(run, spoken) for run in page.items], right=frozenset({3, 4, 5})), None)
 
 
 @runs_app.command("rm", epilog="Example: autodeploy runs rm run_01m3xk7pq2w9a4fh")
@@ -152,7 +146,7 @@ def _add_here(
     op: str | None,
     ranks: int | None,
     rehearse: str | None,
-) -> RunOutcome:
+) -> RunOutcomeDocument:
     from autodeploy.cli.administration import note_here
     from autodeploy.formats.measurements.measured_file import read_measured_file
     from autodeploy.kit.settings import load_settings
@@ -169,104 +163,75 @@ def _add_here(
         return outcome
 
 
-def _document(outcome: RunOutcome) -> dict[str, Any]:
-    """As the service answers."""
-    from dataclasses import asdict
-
-    from autodeploy.service.store.base import iso
-
-    cluster = outcome.cluster
-    return {
-        "run": _run(outcome.run),
-        "cluster": None if cluster is None else asdict(cluster) | {"updated_at": iso(cluster.updated_at)},
-        "reranked": [asdict(plan) for plan in outcome.reranked],
-        "moved": None if outcome.moved is None else asdict(outcome.moved),
-    }
-
-
-def _run(view: RunView) -> dict[str, Any]:
-    from autodeploy.service.store.base import iso
-
-    return {name: getattr(view, name) for name in FIGURES} | {
-        "created_at": iso(view.created_at),
-        "measured": view.measured.model_dump(mode="json"),
-        "strategy": view.plan.strategy.model_dump(mode="json"),
-        "breakdown": view.plan.breakdown.model_dump(mode="json"),
-    }
-
-
-def _cells(row: dict[str, Any], lang: Language) -> list[str]:
+def _cells(run: RunDocument, lang: Language) -> list[str]:
     from autodeploy.reports.wording import command_text
 
-    inside = "" if row["inside"] is None else command_text(lang, "yes" if row["inside"] else "no")
-    return [
-        *(str(row[name]) for name in ("id", "plan_id", "cluster")),
-        *(f"{seconds} s" if (seconds := _seconds(row[name])) else "" for name in FIGURES[6:8]),
-        _share(row["error"]),
-        inside,
-    ]
+    inside = "" if run.inside is None else command_text(lang, "yes" if run.inside else "no")
+    times = (run.measured_step_time_s, run.predicted_step_time_s)
+    seconds = ("" if time_s is None else f"{_seconds(time_s)} s" for time_s in times)
+    return [run.id, run.plan_id, run.cluster, *seconds, _share(run.error), inside]
 
 
-def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
+def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
     """The run, what the overlay does to the errors of its cluster, and plans whose place changed."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.wording import command_text, titled
 
-    run, cluster = outcome["run"], outcome["cluster"]
-    lines = [titled(lang, run["id"], f"{run['model']} @ {run['cluster']}")]
-    if run["measured_step_time_s"] is not None:
-        measured, predicted = _seconds(run["measured_step_time_s"]), _seconds(run["predicted_step_time_s"])
-        low, high = _seconds(run["predicted_low_s"]), _seconds(run["predicted_high_s"])
+    run, cluster = outcome.run, outcome.cluster
+    lines = [titled(lang, run.id, f"{run.model} @ {run.cluster}")]
+    if run.measured_step_time_s is not None:
+        measured, predicted = _seconds(run.measured_step_time_s), _seconds(run.predicted_step_time_s)
+        low, high = _seconds(run.predicted_low_s), _seconds(run.predicted_high_s)
         figures = {
             "measured": measured,
             "predicted": predicted,
-            "error": _share(run["error"]),
+            "error": _share(run.error),
             "low": low,
             "high": high,
         }
-        inside = command_text(lang, "yes" if run["inside"] else "no")
+        inside = command_text(lang, "yes" if run.inside else "no")
         lines.append("  " + command_text(lang, "run_measured", **figures, inside=inside))
-    if run.get("measured", {}).get("out_of_memory") is not None:
-        lines.append("  " + command_text(lang, "run_out_of_memory", predicted=f"{run['predicted_memory_gib']:.1f}"))
+    if run.measured.out_of_memory is not None:
+        lines.append("  " + command_text(lang, "run_out_of_memory", predicted=f"{run.predicted_memory_gib:.1f}"))
     if cluster is not None:
-        report = cluster["report"]
-        figures = {"where": cluster["cluster"], "count": cluster["num_runs"]}
-        lines.append("  " + command_text(lang, "measurements_on", **figures))
+        report = cluster.report
+        counted: dict[str, Any] = {"where": cluster.cluster, "count": cluster.num_runs}
+        lines.append("  " + command_text(lang, "measurements_on", **counted))
         if "bias_before" in report:
             before, after = _share(report["bias_before"]), _share(report["bias_after"])
             figures = {"name": command_text(lang, "bias"), "before": before, "after": after}
             lines.append("  " + command_text(lang, "before_now", **figures))
-    if outcome.get("moved") is not None:
-        lines += [f"  {line}" for line in _moved_lines(outcome["moved"], lang)]
+    if outcome.moved is not None:
+        lines += [f"  {line}" for line in _moved_lines(outcome.moved, lang)]
     text = "\n".join(lines) + "\n"
-    if outcome["reranked"]:
+    if outcome.reranked:
         rows = [
             [
-                p["plan_id"],
-                f"{p['old_rank']} -> {p['new_rank']}",
-                f"{_seconds(p['old_step_time_s'])} -> {_seconds(p['new_step_time_s'])}",
+                plan.plan_id,
+                f"{plan.old_rank} -> {plan.new_rank}",
+                f"{_seconds(plan.old_step_time_s)} -> {_seconds(plan.new_step_time_s)}",
             ]
-            for p in outcome["reranked"][:SHOWN_PLANS]
+            for plan in outcome.reranked[:SHOWN_PLANS]
         ]
         titles = [command_text(lang, n) for n in ("plan", "rank", "s_per_step")]
         text += "\n" + table_text(titles, rows, right=frozenset({1, 2}))
     return text
 
 
-def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
+def _moved_lines(moved: MovedDocument, lang: Language) -> list[str]:
     """The plan's prediction before and after, and the factors that moved it most."""
     from autodeploy.reports.wording import command_text, titled
 
     names = ("step_time_s", "low_s", "high_s")
-    was, now = ([_seconds(moved[when + name]) for name in names] for when in ("old_", ""))
+    was, now = ([_seconds(getattr(moved, when + name)) for name in names] for when in ("old_", ""))
     before_and_after = {"before": "{} s ({}-{})".format(*was), "after": "{} s ({}-{})".format(*now)}
-    lines = [command_text(lang, "before_now", name=moved["plan_id"], **before_and_after)]
-    before, after = moved.get("old_p_fits"), moved.get("p_fits")
+    lines = [command_text(lang, "before_now", name=moved.plan_id, **before_and_after)]
+    before, after = moved.old_p_fits, moved.p_fits
     if before is not None and after is not None and before != after:
         before_and_after = {"before": f"{100 * before:.0f} %", "after": f"{100 * after:.0f} %"}
         lines.append(command_text(lang, "before_now", name=command_text(lang, "p_fits"), **before_and_after))
-    if moved["moved_by"]:
-        most = list(moved["moved_by"].items())[:SHOWN_FACTORS]
+    if moved.moved_by:
+        most = list(moved.moved_by.items())[:SHOWN_FACTORS]
         by = ", ".join(f"{name} {_share(math.expm1(change))}" for name, change in most)
         lines.append(titled(lang, command_text(lang, "moved"), by))
     return lines

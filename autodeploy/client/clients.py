@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from autodeploy.client.calls import Event, Search, SearchPage, SpecLike
+    from autodeploy.client.calls import Event, SpecLike
     from autodeploy.specs.answers import CheckReport, ClusterComparison, ImproveReport, Recommendation, WhyNot
     from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.plan_details import Comparison, OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.resources import RunList, RunOutcomeDocument, SearchList
+    from autodeploy.specs.resources import SearchDocument as Search
 
 
 RECONNECTS = 5
@@ -112,7 +114,7 @@ class Client:
         """The current state of a search."""
         return _transport.send(self._http, calls.get(search_id))
 
-    def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
+    def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchList:
         """Searches newest first, or by `sort`. Filters: model, profile, status, tag, created_after, created_before."""
         return _transport.send(self._http, calls.list_page(filters, limit=limit, after=after))
 
@@ -141,11 +143,11 @@ class Client:
         """The launches before a plan's own, and what each decides."""
         return _transport.send(self._http, calls.commissioning(plan_id))
 
-    def add_run(self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> dict[str, Any]:
+    def add_run(self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> RunOutcomeDocument:
         """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log."""
         return _transport.send(self._http, calls.add_run(plan_id, document, rehearse))
 
-    def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> dict[str, Any]:
+    def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> RunList:
         """Measured runs, newest first. Filters: plan_id, cluster."""
         return _transport.send(self._http, calls.runs(filters, limit=limit, after=after))
 
@@ -270,7 +272,7 @@ class AsyncClient:
         """The current state of a search."""
         return await _transport.send_async(self._http, calls.get(search_id))
 
-    async def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
+    async def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchList:
         """Searches newest first, or by `sort`. Filters: model, profile, status, tag, created_after, created_before."""
         return await _transport.send_async(self._http, calls.list_page(filters, limit=limit, after=after))
 
@@ -303,11 +305,11 @@ class AsyncClient:
 
     async def add_run(
         self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None
-    ) -> dict[str, Any]:
+    ) -> RunOutcomeDocument:
         """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log."""
         return await _transport.send_async(self._http, calls.add_run(plan_id, document, rehearse))
 
-    async def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> dict[str, Any]:
+    async def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> RunList:
         """Measured runs, newest first. Filters: plan_id, cluster."""
         return await _transport.send_async(self._http, calls.runs(filters, limit=limit, after=after))
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 from sqlalchemy import and_, select
@@ -23,11 +22,11 @@ from autodeploy.service.store.tables import BatchRow, PlanRow, SearchRow
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.planset import FINISHED
+from autodeploy.specs.resources import BatchDocument, BatchEntryDocument, iso
 from autodeploy.specs.spec import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from sqlalchemy.orm import Session
 
@@ -123,47 +122,6 @@ class BatchRequest(Document):
     sweep: Sweep
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
-    """One search of a batch and its best plan; None where there is none (yet)."""
-
-    search_id: str
-    status: str
-    error: str | None
-    num_npus: int | None
-    seq_length: int
-    global_batch_size: int
-    best_plan_id: str | None
-    best_step_time_s: float | None
-    best_tokens_per_s_per_npu: float | None
-    best_mfu: float | None
-    gap: float | None
-    peak_memory_gib: float | None
-    tp: int | None
-    pp: int | None
-    vpp: int | None
-    dp: int | None
-    cp: int | None
-    ep: int | None
-    micro_batch_size: int | None
-    schedule: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class BatchView:
-    """A batch: what was asked, by whom, and its searches in the order of the sweep."""
-
-    id: str
-    created_at: datetime
-    author: str
-    document: dict[str, Any]
-    entries: tuple[BatchEntry, ...]
-
-    @property
-    def is_finished(self) -> bool:
-        return all(entry.status in FINISHED for entry in self.entries)
-
-
 class BatchService:
     """All searches of a batch are queued together, or none. Batches of a team the caller does not see are not there."""
 
@@ -179,7 +137,7 @@ class BatchService:
         idempotency_key: str | None = None,
         reuse: bool = True,
         webhook: str | None = None,
-    ) -> tuple[BatchView, bool]:
+    ) -> tuple[BatchDocument, bool]:
         """The batch of a request's body, and whether it is a new one; the rest as in `SearchService.submit`.
 
         Raises
@@ -227,7 +185,7 @@ class BatchService:
         self._searches.wake(sum(not view.is_finished for view in views))
         return self.get(row.id), True
 
-    def get(self, batch_id: str) -> BatchView:
+    def get(self, batch_id: str) -> BatchDocument:
         """A batch with the best plan of each of its searches.
 
         Raises
@@ -237,10 +195,15 @@ class BatchService:
         """
         with self._database.read() as session:
             row = self._seen(session, batch_id)
-            entries = tuple(BatchEntry(*entry) for entry in Batches(session).entries(batch_id))
-            return BatchView(row.id, row.created_at, row.author, row.document, entries)
+            items = tuple(BatchEntryDocument.model_validate(entry) for entry in Batches(session).entries(batch_id))
+            status: Literal["running", "finished"] = (
+                "finished" if all(item.status in FINISHED for item in items) else "running"
+            )
+            return BatchDocument(
+                id=row.id, created_at=iso(row.created_at), status=status, author=row.author, items=items, **row.document
+            )
 
-    def cancel(self, batch_id: str) -> BatchView:
+    def cancel(self, batch_id: str) -> BatchDocument:
         """Stops every search of a batch that waits or runs; none is no error."""
         with self._database.write() as session:
             self._seen(session, batch_id)

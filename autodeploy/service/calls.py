@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.runner.planning import load_planner
-from autodeploy.service.runs.service import MovedPlan
+from autodeploy.specs.resources import MovedDocument
 from autodeploy.specs.spec import parse_spec, spec_of
 from autodeploy.specs.strategy import Strategy
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from autodeploy.search.planner import LaunchRules
     from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.planning import Planner
-    from autodeploy.service.runs.service import ClusterView
     from autodeploy.service.store.runs import RunTexts, SearchTexts
     from autodeploy.specs.answers import (
         CheckLimits,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.plan_details import AblationReport, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.resources import ClusterDocument
     from autodeploy.specs.spec import Spec
 
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MIN_TOLD_LOG_CHANGE = 5e-4  # of the logarithm of the step time: less is not told
 
 
-def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterView, planner: Planner) -> MovedPlan:
+def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterDocument, planner: Planner) -> MovedDocument:
     """The plan predicted anew under the overlay, beside how it was found.
 
     What a factor alone moves is its slope under the overlay times its logarithm; slopes of large factors differ between
@@ -56,7 +56,7 @@ def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterView, planner: Pla
     parts = {name: slopes.get(name, 0.0) * math.log(factor) for name, factor in factors.items()}
     changed = (name for name in parts if abs(parts[name]) >= MIN_TOLD_LOG_CHANGE)
     largest = sorted(changed, key=lambda name: (-abs(parts[name]), name))
-    return MovedPlan(
+    return MovedDocument(
         plan_id=plan.plan_id,
         old_step_time_s=plan.step_time_s,
         old_low_s=plan.uncertainty.low_s,
@@ -144,7 +144,7 @@ def commission(planner: str, plan_set: PlanSet, plan: Plan, known: Sequence[RunT
     return commissioning_of(plan_set, plan, [StoredRun.of(run) for run in known], load_planner(planner))
 
 
-def moved(planner: str, plan_set: PlanSet, plan: Plan, cluster: ClusterView) -> MovedPlan:
+def moved(planner: str, plan_set: PlanSet, plan: Plan, cluster: ClusterDocument) -> MovedDocument:
     """A plan before and under its cluster's overlay."""
 
     return moved_plan(plan_set, plan, cluster, load_planner(planner))

@@ -23,8 +23,9 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.derived_fields import LAID_OUT, of_plan
 from autodeploy.specs.field_errors import field_errors
-from autodeploy.specs.planset import Plan, PlanSet
+from autodeploy.specs.planset import PlanSet
 from autodeploy.specs.reading import recompute_document
+from autodeploy.specs.resources import plan_in
 from autodeploy.specs.rl import GenerationLayout, RlStrategy
 from autodeploy.specs.search import NOTHING_OFFLOADED
 from autodeploy.specs.spec import spec_of
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from autodeploy.search.planner import LaunchRules
     from autodeploy.service.runner.planning import Planner
     from autodeploy.service.session import Services
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
 
@@ -238,14 +240,9 @@ def baseline_in(document: Any, name: str = "") -> Baseline:
                     hint=Message("services.name_search_with_plan"),
                 )
             return Baseline(plan=plans[0], name=name)
-        plan_document = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
-        return Baseline(plan=Plan.model_validate(plan_document), name=name)
+        return Baseline(plan=plan_in(document), name=name)
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
-
-
-def _without(document: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name not in names}
 
 
 # Requests of what-if questions.

@@ -24,13 +24,14 @@ from autodeploy.service.runner.planning import PLANNER, Planner, load_planner
 from autodeploy.service.runner.workers import WorkerHeartbeat, Workers
 from autodeploy.service.runs.service import RunService
 from autodeploy.service.searches.service import SearchService
-from autodeploy.service.store.base import iso, now_in
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.migration import is_current, ready_database
 from autodeploy.service.store.retention import Housekeeper
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.webhooks.service import WebhookService
 from autodeploy.specs.artefact import with_remarks
 from autodeploy.specs.planset import SearchInfo, plan_set_of_one
+from autodeploy.specs.resources import iso
 from autodeploy.specs.spec import Spec, no_strategy, spec_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.runner import JobRunner
     from autodeploy.service.runner.workers import WorkerView
-    from autodeploy.service.runs.service import RunOutcome
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database
     from autodeploy.specs.answers import (
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.measured_run import MeasuredRun
     from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.resources import RunOutcomeDocument
     from autodeploy.specs.strategy import Strategy
 
 
@@ -400,7 +401,7 @@ class Services:
         """
         return self._written(plan_set_of_one(view.plan_set.search, spec, plan, spec.search.objective), plan, to)
 
-    def add_run(self, plan_id: str, measured: MeasuredRun, *, rehearse: str | None = None) -> RunOutcome:
+    def add_run(self, plan_id: str, measured: MeasuredRun, *, rehearse: str | None = None) -> RunOutcomeDocument:
         """Links a measurement to a plan, or to its rehearsal on so many nodes, and says how that moves the plan.
 
         Errors as `RunService.add` and `autodeploy.analysis.rehearsal.rehearse`.
@@ -412,7 +413,7 @@ class Services:
         if outcome.cluster is None or not said:
             return outcome
         moved = self._call(calls.moved, self.planner_module, view.plan_set, view.plan, outcome.cluster)
-        return replace(outcome, moved=moved)
+        return outcome.model_copy(update={"moved": moved})
 
     def rehearsal(self, view: PlanView, nodes: str) -> Rehearsal:
         """The rehearsal of a stored plan; errors as `autodeploy.analysis.rehearsal.rehearse`."""

@@ -137,7 +137,7 @@ def _all_ids(services: Services) -> set[str]:
     while True:
         page = services.searches.list(limit=100, after=after)
         ids.update(item.id for item in page.items)
-        after = page.next_after
+        after = page.after
         if after is None:
             return ids
 

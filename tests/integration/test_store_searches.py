@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from autodeploy.service.store.base import iso, new_search_id, to_json
+from autodeploy.service.store.base import new_search_id, to_json
 from autodeploy.service.store.events import PROGRESS, STATUS, Events, IdempotencyKeys
 from autodeploy.service.store.plan_rows import Plans, StoredSearch, plan_rows, result_columns
 from autodeploy.service.store.search_list import NEWEST, SearchFilter, page
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import EventRow, PlanRow, SearchRow
 from autodeploy.specs.planset import PlanSet
+from autodeploy.specs.resources import iso
 from tests import factories
 
 if TYPE_CHECKING:

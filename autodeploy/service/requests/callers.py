@@ -15,11 +15,12 @@ from sqlalchemy import select
 
 from autodeploy.kit.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
 from autodeploy.messages import Message
-from autodeploy.service.store.base import Page, new_audit_id, new_key_id, now_in
+from autodeploy.service.store.base import new_audit_id, new_key_id, now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.keys import ApiKeys, Sessions
 from autodeploy.service.store.retention import prune_audit
 from autodeploy.service.store.tables import DEFAULT_TEAM, ApiKeyRow, AuditRow
+from autodeploy.specs.resources import AuditItem, AuditList
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -383,25 +384,6 @@ def _log() -> Any:
     return structlog.get_logger("audit")
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """One change: `status` is the HTTP status it was answered with, 0 on the command line."""
-
-    id: str
-    created_at: datetime
-    key_id: str
-    author: str
-    team: str
-    client: str
-    action: str
-    object_id: str
-    status: int
-    detail: dict[str, Any] | None
-
-
-AuditPage = Page[AuditEntry]
-
-
 class AuditLog:
     """Writes and lists the log."""
 
@@ -445,13 +427,12 @@ class AuditLog:
         except DATABASE_ERRORS as error:
             _log().error("audit_not_stored", reason=str(error), **said, status=status)
 
-    def list(self, where: AuditFilter = EVERYTHING, *, limit: int = 50, after: str | None = None) -> AuditPage:
+    def list(self, where: AuditFilter = EVERYTHING, *, limit: int = 50, after: str | None = None) -> AuditList:
         """Entries, newest first; `after` is the id of the last one seen."""
         with self._database.read() as session:
             rows = AuditEntries(session).page(where, limit=limit + 1, after=after)
-            names = AuditEntry.__dataclass_fields__
-            items = tuple(AuditEntry(**{name: getattr(row, name) for name in names}) for row in rows[:limit])
-        return AuditPage(items, has_more=len(rows) > limit)
+            items = tuple(AuditItem.model_validate(row) for row in rows[:limit])
+        return AuditList(items=items, has_more=len(rows) > limit, next=None)
 
     def prune(self, *, before: datetime) -> int:
         """Deletes entries from before that moment; says how many."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 from autodeploy.kit.errors import AutoDeployError, MemoryLimitError, SearchCancelled
 from autodeploy.messages import Message
 from autodeploy.service.runner.memory_limit import is_out_of_memory, out_of_memory
-from autodeploy.service.store.base import iso, now_in
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.events import PROGRESS, Events
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.runs import fresh_overlay_warning
 from autodeploy.service.store.searches import Searches
+from autodeploy.specs.resources import iso
 from autodeploy.specs.spec import read_spec
 
 if TYPE_CHECKING:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
+from autodeploy.analysis.trace_comparison import compared_parts
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.kit.errors import ConflictError, NotFoundError
 from autodeploy.kit.version import ENGINE_VERSION
@@ -21,12 +22,20 @@ from autodeploy.service.clusters.overlays import (
     without_overlay,
 )
 from autodeploy.service.requests.callers import ANYONE, Principal
-from autodeploy.service.store.base import Page, new_run_id, now_in
+from autodeploy.service.store.base import new_run_id, now_in
 from autodeploy.service.store.plan_rows import read_plan
 from autodeploy.service.store.runs import Ledger, Runs, changed
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import DEFAULT_TEAM, OverlayRow, ReestimateRow, RunRow
 from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.resources import (
+    ClusterDocument,
+    ReestimatedDocument,
+    RunDocument,
+    RunList,
+    RunOutcomeDocument,
+    iso,
+)
 from autodeploy.specs.spec import Spec, canonical_json, spec_of
 from autodeploy.specs.training import TrainingSpec
 
@@ -40,130 +49,8 @@ if TYPE_CHECKING:
     from autodeploy.service.store.database import Database, Session
     from autodeploy.service.store.runs import RunTexts, SearchTexts
     from autodeploy.specs.cluster import ClusterSpec
-    from autodeploy.specs.planset import Plan
 
     Fit = Callable[[str, str, Sequence[RunTexts], Sequence[SearchTexts]], Refit]
-
-
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """A measurement beside what the plan had predicted.
-
-    Errors are predicted / measured - 1: of throughput for time, so that positive is predicted too fast; of the
-    allocator's peak for memory. `inside`: the measured step lies in the plan's 80 % interval. `counts`: the cluster's
-    overlay is fitted to it.
-    """
-
-    id: str
-    created_at: datetime
-    plan_id: str
-    cluster: str
-    profile: str
-    model: str
-    num_npus: int
-    measured: MeasuredRun
-    measured_step_time_s: float | None
-    predicted_step_time_s: float
-    predicted_low_s: float
-    predicted_high_s: float
-    predicted_memory_gib: float
-    profile_hash: str
-    engine_version: str
-    plan: Plan
-    tokens_per_step: float
-    note: str = ""
-    author: str = ""
-    team: str = DEFAULT_TEAM
-    counts: bool = True
-
-    @property
-    def error(self) -> float | None:
-        """Relative error of the predicted throughput."""
-        measured_s = self.measured_step_time_s
-        return None if measured_s is None else measured_s / self.predicted_step_time_s - 1.0
-
-    @property
-    def memory_error(self) -> float | None:
-        """Relative error of the predicted allocator peak."""
-        peak = self.measured.peak_memory_gib
-        return None if peak is None else self.predicted_memory_gib / peak - 1.0
-
-    @property
-    def inside(self) -> bool | None:
-        """Whether the measured step lies in the predicted interval."""
-        measured_s = self.measured_step_time_s
-        return None if measured_s is None else self.predicted_low_s <= measured_s <= self.predicted_high_s
-
-
-RunPage = Page[RunView]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """A cluster's overlay and what it does to the errors of the runs it was fitted to.
-
-    `team`: whose runs it is fitted to, and whose searches start from it. `changed_by`: name of the key whose run, or
-    whose deletion of one, came last; empty without a key.
-    `report`: factors (on the shipped values), runs (id, error_before, error_after, error_left_out), and their means
-    bias_before, bias_after, mape_before, mape_after, mape_left_out (None for one configuration).
-    """
-
-    cluster: str
-    profile: str
-    updated_at: datetime
-    num_runs: int
-    overlay: dict[str, Any]
-    report: dict[str, Any]
-    changed_by: str = ""
-    team: str = DEFAULT_TEAM
-
-
-@dataclass(frozen=True, slots=True)
-class ReestimatedPlan:
-    """A stored plan as it was ranked, and as it is under its cluster's overlay."""
-
-    search_id: str
-    plan_id: str
-    old_rank: int
-    new_rank: int
-    old_step_time_s: float
-    new_step_time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class MovedPlan:
-    """A plan's step time and 80 % interval as found and under its cluster's overlay, seconds, and what moved it.
-
-    old_p_fits, p_fits : probability that it fits, before and after.
-
-    moved_by : parameter of the fit -> d log(step time) / d log(factor) x log(factor), the largest first: what it alone
-        changes, in logarithms.
-    """
-
-    plan_id: str
-    old_step_time_s: float
-    old_low_s: float
-    old_high_s: float
-    step_time_s: float
-    low_s: float
-    high_s: float
-    moved_by: dict[str, float]
-    old_p_fits: float | None = None
-    p_fits: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """Result of a measurement: the run (new, or stored before), the cluster's overlay and its plans' new order.
-
-    moved : the plan that the run, or its rehearsal, was of; None where there is no overlay.
-    """
-
-    run: RunView
-    created: bool
-    cluster: ClusterView | None
-    reranked: tuple[ReestimatedPlan, ...]
-    moved: MovedPlan | None = None
 
 
 MAX_RUNS_READ = 100
@@ -189,7 +76,7 @@ class RunService:
 
     # -- change ----------------------------------------------------------------------------------------------------
 
-    def add(self, plan_id: str, measured: MeasuredRun, *, rehearsal: Rehearsal | None = None) -> RunOutcome:
+    def add(self, plan_id: str, measured: MeasuredRun, *, rehearsal: Rehearsal | None = None) -> RunOutcomeDocument:
         """Links a measurement to its plan, fits the team's overlay of the cluster again and re-ranks its stored plans.
 
         The same measurement of the same plan is one run of a team, however often it is sent. A caller without scope
@@ -226,17 +113,17 @@ class RunService:
             run = _view(before)
         ledger = Ledger(run.cluster, run.profile, run.team)
         fitted = self.find_cluster(ledger)
-        if not run.counts and not self._principal.may("calibrate"):
-            return RunOutcome(run, before is None, fitted, self.reranked(run.cluster))
-        if not run.counts:
-            reranked = self._refit(ledger, counting=run.id)
-            run = replace(run, counts=True)
-            return RunOutcome(run, False, self.find_cluster(ledger), reranked)
-        if before is not None and fitted is not None and fitted.updated_at >= run.created_at:
-            return RunOutcome(run, False, fitted, self.reranked(run.cluster))
-        # New, or its fit did not come to its end when it was.
-        reranked = self._refit(ledger)
-        return RunOutcome(run, before is None, self.find_cluster(ledger), reranked)
+        if run.counts:  # new, or its fit did not come to its end when it was
+            refits = before is None or fitted is None or fitted.updated_at <= run.created_at
+        else:
+            refits = self._principal.may("calibrate")
+        if refits:
+            reranked = self._refit(ledger, counting="" if run.counts else run.id)
+            run = run.model_copy(update={"counts": True})
+            fitted = self.find_cluster(ledger)
+        else:
+            reranked = self.reranked(run.cluster)
+        return RunOutcomeDocument(run=run, cluster=fitted, reranked=reranked, created=before is None)
 
     def delete(self, run_id: str) -> None:
         """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last.
@@ -258,7 +145,7 @@ class RunService:
         if counts:
             self._refit(ledger, without=run_id)
 
-    def _refit(self, ledger: Ledger, *, without: str = "", counting: str = "") -> tuple[ReestimatedPlan, ...]:
+    def _refit(self, ledger: Ledger, *, without: str = "", counting: str = "") -> tuple[ReestimatedDocument, ...]:
         """Fits the overlay of a team's cluster to the team's runs on it that count.
 
         The run `without` goes, and the run `counting` counts, in the transaction that stores what comes of it.
@@ -299,7 +186,7 @@ class RunService:
 
     # -- look ------------------------------------------------------------------------------------------------------
 
-    def get(self, run_id: str) -> RunView:
+    def get(self, run_id: str) -> RunDocument:
         """One run.
 
         Raises
@@ -329,7 +216,7 @@ class RunService:
         team: str | None = None,
         limit: int = 20,
         after: str | None = None,
-    ) -> RunPage:
+    ) -> RunList:
         """Runs, newest first; `after` is the id of the last one seen.
 
         Raises
@@ -342,19 +229,20 @@ class RunService:
             rows = Runs(session).page(
                 plan_id=plan_id, cluster=cluster, author=author, team=team, limit=limit + 1, after=after
             )
-            return RunPage(tuple(_view(row) for row in rows[:limit]), has_more=len(rows) > limit)
+            items = tuple(_view(row) for row in rows[:limit])
+            return RunList(items=items, has_more=len(rows) > limit, next=None)
 
-    def clusters(self) -> tuple[ClusterView, ...]:
+    def clusters(self) -> tuple[ClusterDocument, ...]:
         """The caller's clusters with an overlay, by name; the caller's own team first where it sees all."""
         with self._database.read() as session:
-            views = [_cluster(row) for row in Runs(session).overlays(self._principal.own_team)]
-        return tuple(sorted(views, key=lambda each: (each.cluster, each.profile, each.team != self._principal.team)))
+            found = [ClusterDocument.model_validate(row) for row in Runs(session).overlays(self._principal.own_team)]
+        return tuple(sorted(found, key=lambda each: (each.cluster, each.profile, each.team != self._principal.team)))
 
-    def find_cluster(self, ledger: Ledger) -> ClusterView | None:
+    def find_cluster(self, ledger: Ledger) -> ClusterDocument | None:
         """The overlay of a team's cluster."""
         with self._database.read() as session:
             row = Runs(session).overlay(ledger)
-            return None if row is None else _cluster(row)
+            return None if row is None else ClusterDocument.model_validate(row)
 
     def that_calibrate(self, cluster: ClusterSpec) -> tuple[RunTexts, ...]:
         """The runs that the overlay of this cluster is fitted to, newest first; none where a spec has its own."""
@@ -364,30 +252,21 @@ class RunService:
             ledger = Ledger(cluster.ledger_name, profile_of(without_overlay(cluster)).name, self._principal.team)
             return Runs(session).of_cluster(ledger, limit=MAX_RUNS_READ)
 
-    def reranked(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
+    def reranked(self, cluster: str) -> tuple[ReestimatedDocument, ...]:
         """The stored plans of a cluster in their new order, search by search, newest first."""
         with self._database.read() as session:
             own = self._principal.own_team
             return _reranked(Runs(session), Runs(session).planned_ids(cluster, limit=MAX_SEARCHES_RERANKED, team=own))
 
-    def reranked_of_search(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
+    def reranked_of_search(self, search_id: str) -> tuple[ReestimatedDocument, ...]:
         """The plans of one search in their new order; none without an overlay."""
         with self._database.read() as session:
             team = Searches(session).team(search_id)
             return _reranked(Runs(session), [search_id]) if team and self._principal.sees(team) else ()
 
 
-def _cluster(row: OverlayRow) -> ClusterView:
-    return ClusterView(
-        row.cluster, row.profile, row.updated_at, row.num_runs, row.overlay, row.report, row.changed_by, row.team
-    )
-
-
-def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, ...]:
-    names = tuple(ReestimatedPlan.__dataclass_fields__)
-    return tuple(
-        ReestimatedPlan(**{name: getattr(row, name) for name in names}) for row in runs.reestimates(search_ids)
-    )
+def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedDocument, ...]:
+    return tuple(ReestimatedDocument.model_validate(row) for row in runs.reestimates(search_ids))
 
 
 def _new_row(
@@ -437,25 +316,31 @@ def _content_hash(document: dict[str, Any], team: str, rehearsal: str) -> str:
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
-def _view(row: RunRow) -> RunView:
-    plan = read_plan(row.plan)
-    return RunView(
+def _view(row: RunRow) -> RunDocument:
+    plan, measured = read_plan(row.plan), MeasuredRun.model_validate(row.measured)
+    measured_s, peak_gib, times = row.step_time_s, measured.peak_memory_gib, measured.profiler
+    return RunDocument(
         id=row.id,
-        created_at=row.created_at,
+        created_at=iso(row.created_at),
         plan_id=row.plan_id,
         cluster=row.cluster,
         profile=row.profile,
         model=row.model_name,
         num_npus=row.num_npus,
-        measured=MeasuredRun.model_validate(row.measured),
-        measured_step_time_s=row.step_time_s,
+        measured=measured,
+        measured_step_time_s=measured_s,
         predicted_step_time_s=row.predicted_step_time_s,
         predicted_low_s=row.predicted_low_s,
         predicted_high_s=row.predicted_high_s,
         predicted_memory_gib=row.predicted_memory_gib,
+        error=None if measured_s is None else measured_s / row.predicted_step_time_s - 1.0,
+        memory_error=None if peak_gib is None else row.predicted_memory_gib / peak_gib - 1.0,
+        inside=None if measured_s is None else row.predicted_low_s <= measured_s <= row.predicted_high_s,
+        strategy=plan.strategy,
+        breakdown=plan.breakdown,
+        profiler_parts=() if times is None else compared_parts(plan.breakdown, times),
         profile_hash=row.profile_hash,
         engine_version=row.engine_version,
-        plan=plan,
         tokens_per_step=float(batch_of(plan)) * TrainingSpec.model_validate(row.spec["training"]).sample_tokens,
         note=row.note,
         author=row.author,
@@ -493,7 +378,7 @@ def exported_overlay(runs: RunService, cluster: str, author: str, releases: tupl
     report: dict[str, Any] = {"author": author, "engine_version": ENGINE_VERSION}
     if releases:
         report["releases"] = list(releases)
-    report |= {"measured_runs": view.num_runs, "fitted_at": view.updated_at.date().isoformat()}
+    report |= {"measured_runs": view.num_runs, "fitted_at": view.updated_at[:10]}
     report |= {name: view.report[name] for name in FIGURES if view.report.get(name) is not None}
     numbers = {key: value for key, value in view.overlay.items() if key != "report"}
     exported: dict[str, Any] = unnamed(numbers, cluster) if cluster != view.profile else numbers

@@ -29,7 +29,7 @@ from autodeploy.service.searches.submissions import (
     search_of_key,
     within_caps,
 )
-from autodeploy.service.searches.views import PlanView, QueueOutlook, SearchPage, SearchSummary, SearchView, StoredPlan
+from autodeploy.service.searches.views import PlanView, QueueOutlook, SearchView, StoredPlan
 from autodeploy.service.store.base import now_in
 from autodeploy.service.store.events import STATUS, Deliveries, Events, IdempotencyKeys
 from autodeploy.service.store.keys import ApiKeys
@@ -38,6 +38,7 @@ from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.search_list import NEWEST, SearchFilter, page
 from autodeploy.service.store.searches import LIST_COLUMNS, Searches
 from autodeploy.specs.planset import FINISHED, Plan, plan_set_of_one
+from autodeploy.specs.resources import SearchItem, SearchList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -135,7 +136,7 @@ class SearchService:
         self.wake()
         if not view.is_finished:
             with self._database.read() as session:
-                view = replace(view, no_live_worker=not self._has_live_worker(session))
+                view = view.model_copy(update={"no_live_worker": not self._has_live_worker(session)})
         return Submission(view, created=True)
 
     def admitted(self, spec: Spec, *, reuse: bool = True) -> Admitted:
@@ -374,7 +375,7 @@ class SearchService:
 
     def list(
         self, where: SearchFilter = EVERYWHERE, *, limit: int = 20, after: str | None = None, sort: str = NEWEST
-    ) -> SearchPage:
+    ) -> SearchList:
         """Searches newest first, or as `search_list.page` says; `after` is the id of the last one seen.
 
         Raises
@@ -390,8 +391,8 @@ class SearchService:
             planned = [row for row in shown if row.num_plans]
             degrees = Plans(session).best_degrees([row.id for row in planned]) if planned else {}
             stale = self._freshness.judged(session, [_resting(row) for row in planned])
-        items = tuple(_summary(row, tags[row.id], degrees.get(row.id), stale.get(row.id, False)) for row in shown)
-        return SearchPage(items, has_more=len(rows) > limit)
+        items = tuple(_item(row, tags[row.id], degrees.get(row.id), stale.get(row.id, False)) for row in shown)
+        return SearchList(items=items, has_more=len(rows) > limit, next=None)
 
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
         """Events after event number `after`."""
@@ -520,17 +521,10 @@ class SearchService:
             searches.delete(search_id)
 
 
-def _summary(row: Any, tags: tuple[str, ...], degrees: dict[str, int] | None, stale: bool | None) -> SearchSummary:
-    values = dict(row._mapping)
-    inner = {"model_name", "cached_from", "profile_hash", "spec_hash", "num_overlays", "overlays_at"}
-    return SearchSummary(
-        **{key: value for key, value in values.items() if key not in inner},
-        model=values["model_name"],
-        best_degrees=degrees,
-        cached=values["cached_from"] is not None,
-        tags=tags,
-        stale=stale,
-    )
+def _item(row: Any, tags: tuple[str, ...], degrees: dict[str, int] | None, stale: bool | None) -> SearchItem:
+    cached = row.cached_from is not None
+    more = {"model": row.model_name, "best_degrees": degrees, "cached": cached, "tags": tags, "stale": stale}
+    return SearchItem(**{**row._mapping, **more})
 
 
 def _resting(row: Any) -> Resting:

@@ -231,7 +231,7 @@ def new_row(spec: Spec, content: Content, note: str, now: datetime, principal: P
 def new_view(row: SearchRow, tags: tuple[str, ...], plans: Sequence[str] = (), *, cached: bool = False) -> SearchView:
     """View of it for the caller."""
     return SearchView(
-        stored_search(row, plans),
+        stored=stored_search(row, plans),
         cached=cached,
         tags=tags,
         note=row.note,

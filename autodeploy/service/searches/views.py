@@ -8,20 +8,24 @@ import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, GetPydanticSchema
+from pydantic_core import core_schema
 
 from autodeploy.service.store import queue_state
-from autodeploy.service.store.base import Page, now_in
+from autodeploy.service.store.base import now_in, to_json
+from autodeploy.service.store.plan_rows import StoredSearch  # noqa: TC001 - pydantic reads the annotation
 from autodeploy.service.store.queue_state import Running, Slots, Waiting, next_search
 from autodeploy.service.store.tables import DEFAULT_TEAM, SHORT_S
 from autodeploy.specs.planset import FINISHED
+from autodeploy.specs.resources import QueueDocument, SearchState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from autodeploy.service.store.database import Session
-    from autodeploy.service.store.plan_rows import StoredSearch
     from autodeploy.service.store.queue_state import SlotRules
     from autodeploy.specs.planset import Plan, PlanSet
 
@@ -93,21 +97,6 @@ PACE_FRESH_S = 30.0
 MOST_FORECAST = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePlace:
-    """Place of a search in the queue.
-
-    position : 1 is the next; waiting : searches of everybody that wait; slots : that run at the same time; expected_s :
-    of the search itself, expected_wait_s : until it starts, both in seconds of this machine and None where unknown.
-    """
-
-    position: int
-    waiting: int
-    slots: int
-    expected_s: float | None
-    expected_wait_s: float | None
-
-
 class QueueOutlook:
     """The forecast of one process, kept for a moment: whoever waits asks often."""
 
@@ -120,7 +109,7 @@ class QueueOutlook:
         self._pace = 1.0
         self._pace_until_s = float("-inf")
 
-    def place(self, session: Session, search_id: str, expected_s: float | None) -> QueuePlace | None:
+    def place(self, session: Session, search_id: str, expected_s: float | None) -> QueueDocument | None:
         """Place of a queued search; None when it waits no longer, or too many do."""
         with self._lock:
             if time.monotonic() > self._fresh_until_s or search_id not in self._starts:
@@ -128,7 +117,7 @@ class QueueOutlook:
             start = self._starts.get(search_id)
             if start is None:
                 return None
-            return QueuePlace(
+            return QueueDocument(
                 position=start.position,
                 waiting=len(self._starts),
                 slots=self._slots,
@@ -153,37 +142,22 @@ def _rounded(seconds: float) -> float:
     return round(seconds, 1)
 
 
-@dataclass(frozen=True)
-class SearchView:
-    """One search: its PlanSet (without plans until it is finished) and what is known besides.
+class SearchView(SearchState):
+    """One search: its PlanSet as it is stored, without plans until it is finished, and what is known besides."""
 
-    `stale`: its plans rest on an older profile than a search today would; None: this version cannot
-    read their spec. `author`, `note_by`: names of the keys that
-    asked for it and wrote its note; empty without a key.
-
-    `no_live_worker`: it waits, and nobody is there who would take it.
-    `queue`: where it waits, of a queued one that was looked up.
-
-    `progress` is the latest report of a running search, in the fields of `autodeploy.search.planner.Progress`.
-    """
-
-    stored: StoredSearch
-    progress: dict[str, Any] | None = None
-    cached: bool = False
-    cancel_requested: bool = False
-    tags: tuple[str, ...] = ()
-    note: str = ""
-    stale: bool | None = False
-    note_by: str = ""
-    author: str = ""
-    team: str = DEFAULT_TEAM
-    no_live_worker: bool = False
-    queue: QueuePlace | None = None
+    stored: Annotated[StoredSearch, Field(exclude=True), GetPydanticSchema(lambda *_: core_schema.any_schema())]
 
     @cached_property
     def plan_set(self) -> PlanSet:
-        """Read when it is asked for: whoever only sends it on needs its text, `stored.json()`."""
+        """Read when it is asked for: whoever only sends it on needs its text."""
         return self.stored.plan_set()
+
+    def text(self) -> str:
+        """The document of the search as JSON, put together as text: the PlanSet in it is valid already."""
+        more = self.model_dump(mode="json")
+        if self.team == DEFAULT_TEAM and not self.author:
+            more.pop("team", None)
+        return _joined(self.stored.json(), more)
 
     @property
     def id(self) -> str:
@@ -202,35 +176,9 @@ class SearchView:
         return self.status in FINISHED
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSummary:
-    """One line of a list of searches."""
-
-    id: str
-    created_at: datetime
-    finished_at: datetime | None
-    status: str
-    model: str
-    profile: str
-    num_npus: int | None
-    seq_length: int
-    global_batch_size: int
-    num_plans: int
-    best_plan_id: str | None
-    best_step_time_s: float | None
-    best_tokens_per_s_per_npu: float | None
-    best_mfu: float | None
-    gap: float | None
-    best_degrees: Mapping[str, int] | None
-    cached: bool
-    tags: tuple[str, ...]
-    note: str
-    stale: bool | None
-    author: str
-    team: str
-
-
-SearchPage = Page[SearchSummary]
+def _joined(document: str, more: Mapping[str, Any]) -> str:
+    """A JSON object, which has at least one key, with further keys."""
+    return f"{document[:-1]},{to_json(more)[1:]}" if more else document
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,5 +195,10 @@ class StoredPlan:
     """A plan as JSON text, and the newest search that found it."""
 
     search_id: str
-    text: str
+    plan: str
     stale: bool | None
+
+    def text(self) -> str:
+        """The document of the plan as JSON."""
+        more = {"search_id": self.search_id, "stale": self.stale}
+        return _joined(self.plan, {name: value for name, value in more.items() if value is not False})

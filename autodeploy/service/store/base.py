@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import JSON, DateTime, Double, MetaData, TypeDecorator
 from sqlalchemy.orm import DeclarativeBase
@@ -26,28 +25,6 @@ NAMING_CONVENTION = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
-
-
-class Identified(Protocol):
-    """An item of a list, which continues after its id."""
-
-    @property
-    def id(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=Identified)
-
-
-@dataclass(frozen=True)  # of slots the generic alias could not make one
-class Page(Generic[Item]):
-    """A piece of a list. `next_after` continues it; None at the end."""
-
-    items: tuple[Item, ...]
-    has_more: bool
-
-    @property
-    def next_after(self) -> str | None:
-        return self.items[-1].id if self.has_more else None
 
 
 def to_json(value: Any) -> str:
@@ -127,11 +104,6 @@ def now_in(session: Session) -> datetime:
     """Now, as all say it that share the session's database."""
     now: Callable[[Session], datetime] = session.info[CLOCK]
     return now(session)
-
-
-def iso(moment: datetime) -> str:
-    """RFC 3339 in UTC with milliseconds: 2026-11-20T12:00:00.000Z."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def new_search_id(moment: datetime) -> str:

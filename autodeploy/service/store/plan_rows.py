@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, bindparam, cast, insert, literal, select
 
 from autodeploy.kit.version import ENGINE_VERSION
-from autodeploy.service.store.base import iso, to_json
+from autodeploy.service.store.base import to_json
 from autodeploy.service.store.tables import OVERLAYS_AT, PlanRow, SearchRow
 from autodeploy.specs.planset import Optimality, Plan, PlanSet, SearchInfo
+from autodeploy.specs.resources import iso
 from autodeploy.specs.spec import written_by
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Text, bindparam, cast, delete, func, insert, literal, literal_column, select, union_all, update
 
-from autodeploy.service.store.base import iso
 from autodeploy.service.store.plan_rows import Plans, StoredSearch, plan_rows, result_columns
 from autodeploy.service.store.tables import (
     CONTENT,
@@ -18,6 +17,7 @@ from autodeploy.service.store.tables import (
     SearchRow,
     TagRow,
 )
+from autodeploy.specs.resources import iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.service.store.base import iso, to_json
+from autodeploy.service.store.base import to_json
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.events import Deliveries
 from autodeploy.service.store.searches import Searches
+from autodeploy.specs.resources import iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,10 +12,10 @@ from autodeploy.kit.errors import NotFoundError, SpecError
 from autodeploy.messages import Message
 from autodeploy.service.store.events import Deliveries
 from autodeploy.service.webhooks.sending import WebhookSender, team_secret
+from autodeploy.specs.resources import DeliveryDocument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
 
     from autodeploy.kit.settings import Settings
     from autodeploy.service.store.database import Database
@@ -198,20 +198,6 @@ OFF = Message("services.webhooks_are_off_here")
 OFF_HINT = Message("services.enable_webhooks")
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryView:
-    """A webhook of a search and what became of it. `next_at`: when it is tried again, or for the first time."""
-
-    id: str
-    search_id: str
-    url: str
-    status: str
-    created_at: datetime
-    next_at: datetime | None
-    attempts: int
-    last_error: str | None
-
-
 class WebhookService:
     """The operator's rules, and in a server or worker the thread that sends.
 
@@ -273,10 +259,7 @@ class WebhookService:
             raise NotFoundError(OFF, hint=OFF_HINT)
         return team_secret(self._secret, team)
 
-    def of_search(self, search_id: str) -> tuple[DeliveryView, ...]:
+    def of_search(self, search_id: str) -> tuple[DeliveryDocument, ...]:
         """The webhooks of a search, the oldest first."""
         with self._database.read() as session:
-            rows = Deliveries(session).of_search(search_id)
-            return tuple(
-                DeliveryView(**{name: getattr(row, name) for name in DeliveryView.__dataclass_fields__}) for row in rows
-            )
+            return tuple(DeliveryDocument.model_validate(row) for row in Deliveries(session).of_search(search_id))
