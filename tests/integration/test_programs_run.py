@@ -266,6 +266,13 @@ def published_effects(cut: Cut) -> None:
     assert "17.25" in page.read_text(encoding="utf-8")
 
 
+def published_signs(cut: Cut) -> None:
+    """The figures of one case."""
+    signs = {"parameter_copy_compression": {"reuse_fp32_param, memory": "0"}}
+    cut.replace("expected", lambda: ({"waits": ["host.sync_us"]}, signs))
+    assert cut.main() == 0
+
+
 def recommended(cut: Cut) -> None:
     cut.arguments(str(SMALL_SPEC), "--effort", "fast")
     cut.main()
@@ -308,6 +315,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.search_comparison": search_comparison,
     "docs.accuracy": accuracy,
     "docs.published_effects": published_effects,
+    "docs.published_signs": published_signs,
     "docs.backtest": lambda cut: cut.main(records(3), cut.folder / "page.md"),
     "docs.generation_accuracy": lambda cut: cut.main(generation_records(), cut.folder / "page.md", cut.folder),
     "docs.rl_accuracy": lambda cut: cut.main(rl_records(), cut.folder / "page.md"),
