@@ -107,12 +107,12 @@ def bound_issue_factor(cores: float, numa_nodes: float, remote_ratio: float, mem
     return max(1.0, ISSUING_THREADS / cores) / wandering
 
 
-def restart_s(launches: Sequence[Number], device_s: Sequence[Number], per_launch_s: Number) -> Floats:
+def restart_s(issuing_s: Sequence[Number], device_s: Sequence[Number]) -> Floats:
     """Seconds that a device with an empty queue waits in all while the host issues the operators that follow.
 
     Parameters
     ----------
-    launches : operators that each row issues, in order [count]. device_s : the device's time for them.
+    issuing_s : the host's time to issue the operators of each row, in order. device_s : the device's time for them.
 
     Notes
     -----
@@ -125,8 +125,8 @@ def restart_s(launches: Sequence[Number], device_s: Sequence[Number], per_launch
     such lead. The queue is that of torch_npu documentation, TASK_QUEUE_ENABLE.
     """
     waited, issued, worked = (np.asarray(0.0) for _ in range(3))
-    for count, seconds in zip(launches, device_s, strict=True):
-        issued = issued + np.asarray(count) * per_launch_s
+    for issuing, seconds in zip(issuing_s, device_s, strict=True):
+        issued = issued + np.asarray(issuing)
         waited = np.maximum(waited, issued - worked)
         worked = worked + np.asarray(seconds)
     return np.asarray(waited)

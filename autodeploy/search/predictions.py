@@ -14,7 +14,7 @@ from autodeploy.costs.steps.timeline import pipeline_timeline
 from autodeploy.costs.training_run.run_estimate import Step, planned_run
 from autodeploy.search.legality import launch_rules
 from autodeploy.search.prepared import at_size, context_for, context_of_plan, plan_context, prepare
-from autodeploy.search.ranking.levelled_layers import even_note, levelled
+from autodeploy.search.ranking.levelled_layers import even_note, levelled, unused_note
 from autodeploy.search.ranking.measured_speed import rescaled_timeline
 from autodeploy.search.ranking.one_strategy import Predicted, predicted
 from autodeploy.search.ranking.one_strategy import place as place_candidate
@@ -63,7 +63,8 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
         if features or strategy.features:
             strategy = levelled(strategy, context_for(prepared, strategy, features))
         plan = with_run(prepared, predict(prepared, strategy, features).plan)
-        plan = plan.model_copy(update={"assumptions": (*plan.assumptions, *even_note(spec.strategy, plan))})
+        notes = (*even_note(spec.strategy, plan), *unused_note(spec.strategy, plan))
+        plan = plan.model_copy(update={"assumptions": (*plan.assumptions, *notes)})
     return plan.model_copy(update={"broken_rules": launch_rules(spec, features=features).broken})
 
 

@@ -38,13 +38,13 @@ HOST_UNITS: Final[Mapping[str, str]] = MappingProxyType(
 class HostSoftware:
     """The host's part of a stack.
 
-    changing_shapes : no two micro batches have the same shapes. new_shape_s : what issuing an operator then costs
-    beside the rest, as tilings are computed anew; new_shape_range : its 80 % interval over that. task_queue : its
-    level. scatter : of the hosts' time, standard deviation over mean, where their work differs. reads_of_packs : of
-    packed documents' bounds by an attention, for which the host waits. experts_apart : each expert has parameters of
-    its own. updates : the host runs the optimizer on the states that lie there, else they stream through the device.
-    kernel, threads, fraction : of that optimizer, and of the states there. scores : the loss divides logits by a
-    temperature first.
+    changing_shapes : no two micro batches have the same shapes; else routed rows alone differ. new_shape_s : what
+    issuing an operator of a new shape costs beside the rest, as its tiling is computed anew; new_shape_range : its 80 %
+    interval over that, where all shapes are new. task_queue : its level. scatter : of the hosts' time, standard
+    deviation over mean, where their work differs. reads_of_packs : of packed documents' bounds by an attention, for
+    which the host waits. experts_apart : each expert has parameters of its own. updates : the host runs the optimizer
+    on the states that lie there, else they stream through the device. kernel, threads, fraction : of that optimizer,
+    and of the states there. scores : the loss divides logits by a temperature first.
     """
 
     changing_shapes: bool = False
@@ -67,7 +67,7 @@ class HostSoftware:
         one = float(facts.get("new_shape_us", 0.0)) * MICRO
         return cls(
             changing_shapes=changing,
-            new_shape_s=one if changing else 0.0,
+            new_shape_s=one,
             new_shape_range=_range(one, intervals.get("new_shape_us", ())) if changing else (1.0, 1.0),
             task_queue=int(facts.get("task_queue", 1)),
             scatter=float(facts.get("scatter", 0.0)) if changing else 0.0,

@@ -34,9 +34,9 @@ def test_device_and_wait_together_are_no_less_than_the_host() -> None:
 def test_a_device_waits_until_the_host_is_ahead_again() -> None:
     # Three operators of 8 us each to issue; the second one keeps the device busy for longer than the third takes.
     issue = 8e-6
-    assert float(restart_s([1, 1, 1], [1e-6, 1e-3, 1e-6], issue)) == pytest.approx(8e-6 + 7e-6)
+    assert float(restart_s([issue, issue, issue], [1e-6, 1e-3, 1e-6])) == pytest.approx(8e-6 + 7e-6)
     # Small operators first: the wait is the host's time for all of them but what the device worked.
-    assert float(restart_s([12, 3, 1], [2e-6, 2e-6, 1e-2], issue)) == pytest.approx(16 * issue - 4e-6)
+    assert float(restart_s([12 * issue, 3 * issue, issue], [2e-6, 2e-6, 1e-2])) == pytest.approx(16 * issue - 4e-6)
 
 
 def test_work_queued_before_a_synchronisation_hides_it() -> None:

@@ -17,7 +17,8 @@ from autodeploy.costs.workload.operators import OperatorFeatures
 from autodeploy.costs.workload.sparse_attention import row_bytes
 from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import SpecError
-from autodeploy.search.planner import estimate, launch_rules
+from autodeploy.search.planner import estimate, launch_rules, predict, prepare
+from autodeploy.search.ranking.operator_report import lane_report
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.software import SoftwareSpec, software_faults
@@ -182,7 +183,31 @@ def test_every_fact_of_a_host_is_a_number_with_a_unit_or_a_word() -> None:
 def test_shapes_that_stay_have_no_cost_of_new_ones() -> None:
     for stack in shipped_stacks().values():
         host = resolved(stack, Run()).host
-        assert host.changing_shapes == bool(host.new_shape_s) or stack.trains == "updates"
+        assert host.new_shape_range == (1.0, 1.0) or host.changing_shapes
+
+
+def test_routed_rows_have_a_new_shape_in_every_micro_batch_until_the_host_does_not_ask() -> None:
+    """Eleven operators of the experts' forward pass: two products, three of the activation, two sorts of three."""
+    document = {
+        "model": "deepseek-v2-lite",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
+        "training": {"seq_length": 4096, "global_batch_size": 64},
+        "search": {"target": "any"},
+    }
+    strategy = {"tp": 1, "pp": 1, "ep": 8, "etp": 1}
+    issued = {}
+    for us, features in (("0", ()), ("130", ()), ("130", ("host_sync_free",))):
+        software = {"stack": "mindspeed-llm", "overrides": {"host.new_shape_us": us}}
+        names = ["grouped_gemm", "flash_attention", *features]
+        spec = read_spec_document({**document, "software": software, "strategy": {**strategy, "features": names}})
+        prepared = prepare(spec)
+        made = predict(prepared, spec.strategy, frozenset(names))
+        report = lane_report(made.candidate, made.context, 0)
+        issued[us, features] = report.forward_issue_s
+    layers, experts = 27, 26
+    more = issued["130", ()] - issued["0", ()]
+    assert more == pytest.approx(130e-6 * 11 * experts / layers, rel=0.1)
+    assert issued["130", ("host_sync_free",)] == issued["0", ()]
 
 
 @pytest.mark.parametrize(

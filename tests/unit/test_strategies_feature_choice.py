@@ -69,6 +69,12 @@ def test_fused_collectives_exclude_mixture_of_experts() -> None:
 def test_mc2_is_not_on_atlas_900_a3() -> None:
     assert "mc2" not in choose("llama2-70b", "cloudmatrix-384").on
     assert "coc" in choose("llama2-70b", "cloudmatrix-384").on
+    assert "coc_kernel" not in choose("deepseek-v3", "cloudmatrix-384").on
+
+
+def test_the_fused_kernel_of_coc_serves_models_with_experts_and_takes_the_place_of_chunks() -> None:
+    assert "coc_kernel" in choose("deepseek-v3").on
+    assert choose("llama2-70b", features={"mc2": "off"}).on & {"mc2", "coc", "coc_kernel"} == {"coc_kernel"}
 
 
 def test_a_dense_model_has_no_expert_features() -> None:

@@ -191,7 +191,7 @@ def _host(launched: Strategy, software: HostSoftware) -> Iterator[Neighbour]:
     def set_to(name: str, value: str) -> Neighbour:
         return Neighbour(f"{name}:{value}", f"host.{name}", launched, software=((f"host.{name}", value),))
 
-    if software.new_shape_s and software.task_queue < BEST_TASK_QUEUE:
+    if software.changing_shapes and software.task_queue < BEST_TASK_QUEUE:
         yield set_to("task_queue", str(BEST_TASK_QUEUE))
     on_host = launched.swap_optimizer or launched.optimizer_offload_fraction is not None
     if on_host and software.updates:

@@ -315,17 +315,18 @@ class Context:
         on, n = self.mechanisms, len(candidates)
         paired = candidates.paired
         flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL, DEEPEP])
-        fused = (candidates.tp > 1) & (not self.model.is_moe)
-        chunks = np.ones(n)
+        chunks, cut = np.ones(n), candidates.tp > 1
         if "mc2" in on:
-            chunks = np.where(fused & candidates.sequence_parallel, MOST_PIECES, chunks)
+            chunks = np.where(cut & candidates.sequence_parallel, MOST_PIECES, chunks)
+        elif "coc_kernel" in on:
+            chunks = np.where(cut, MOST_PIECES, chunks)
         elif "coc" in on:
-            chunks = np.where(fused, launch_values(self.features, "coc")["chunks"], chunks)
+            chunks = np.where(cut, launch_values(self.features, "coc")["chunks"], chunks)
         overlap = flat & ~paired & (candidates.ep > 1)
         return ExchangeFeatures(
             dispatcher=candidates.moe_dispatcher,
             tp_fusion=chunks,
-            tp_fused_kernel="mc2" in on,
+            tp_fused_kernel=not on.isdisjoint({"mc2", "coc_kernel"}),
             # Source: MindSpeed @028de58c moe_alltoall_overlap.py:24, without DeepEP; Megatron-LM @d98e8a64
             # transformer_config.py:1820, with it.
             alltoall_overlap=overlap & (candidates.moe_dispatcher != DEEPEP) & ("moe_alltoall_overlap" in on),

@@ -33,11 +33,13 @@ FAST = 1e30  # bytes a second of a link that takes no time
 class HostRates:
     """The host's part: seconds to issue one operator, of one synchronisation, and bytes per second of its link.
 
-    scatter : of the hosts' time where their work differs [fraction]. memory_bytes_per_s : a device's share of the
-    bandwidth of the host's memory. core_ratio : time of a core against a measured one.
+    new_size_s : longer for an operator on routed rows, whose number is another in every micro batch. scatter : of the
+    hosts' time where their work differs [fraction]. memory_bytes_per_s : a device's share of the bandwidth of the
+    host's memory. core_ratio : time of a core against a measured one.
     """
 
     issue_s: Number
+    new_size_s: Number
     sync_s: Number
     link_bytes_per_s: Number
     scatter: float
@@ -208,12 +210,12 @@ def _host_rates(
         if "host_core_binding" in features
         else 1.0
     )
+    python = host.issue_s_per_op * bound * np.asarray(value["host_issue"])
+    new = software.new_shape_s * bound * np.asarray(value.get("new_shape", 1.0))
+    each = issue_s(python, new if software.changing_shapes else 0.0, software.task_queue)
     return HostRates(
-        issue_s=issue_s(
-            host.issue_s_per_op * bound * np.asarray(value["host_issue"]),
-            software.new_shape_s * bound * np.asarray(value.get("new_shape", 1.0)),
-            software.task_queue,
-        ),
+        issue_s=each,
+        new_size_s=np.maximum(0.0, issue_s(python, new, software.task_queue) - each),
         sync_s=host.sync_s * np.asarray(value["host_sync"]),
         link_bytes_per_s=host.link_bytes_per_s * value.get("host_link", 1.0),
         scatter=software.scatter,

@@ -166,9 +166,9 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
     """
     table, features, zero, times = layer.table, layer.features, layer.zero, layer_times(layer)
     exchanged = times.exchanged
-    calls = issued(layer, exchanged, backward=False), issued(layer, exchanged, backward=True)
-    forward, backward = (_phase(layer, times, calls[back], backward=back) for back in (False, True))
-    pairing = _pairing(layer, times, calls, (forward, backward)) if pairs and features.paired.any() else None
+    issuing = issuing_s(layer, exchanged, backward=False), issuing_s(layer, exchanged, backward=True)
+    forward, backward = (_phase(layer, times, issuing[back], backward=back) for back in (False, True))
+    pairing = _pairing(layer, times, issuing, (forward, backward)) if pairs and features.paired.any() else None
     peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + zero)
@@ -247,7 +247,7 @@ def _of_layers(choice: ChoiceCost, less: Floats) -> ChoiceCost:
     return choice._replace(saved_bytes=choice.saved_bytes - off, uneven_bytes=choice.uneven_bytes - off)
 
 
-def _phase(layer: LayerInputs, times: LayerTimes, calls: Floats, *, backward: bool) -> PhaseCost:
+def _phase(layer: LayerInputs, times: LayerTimes, issuing: Floats, *, backward: bool) -> PhaseCost:
     exchanged = times.exchanged
     mean, busy = times.even_s[backward], times.busiest_s[backward]
     if layer.features.vector_parallel:
@@ -257,23 +257,22 @@ def _phase(layer: LayerInputs, times: LayerTimes, calls: Floats, *, backward: bo
     ep_imbalance = exchanged.imbalance[backward]
     dp = sharded_s(layer, busy, exchanged, backward=backward)
     device = busy + ep + ep_imbalance + tp + cp + dp
-    exposed = _host_s(layer, times, calls, device, backward=backward)
+    exposed = _host_s(layer, times, issuing, device, backward=backward)
     zero = np.zeros_like(device)
     uneven = busy - mean + ep_imbalance
     parts = (mean, uneven, tp, ep, cp, dp, exposed)
     return PhaseCost(*(np.asarray(part + zero) for part in parts))
 
 
-def _host_s(layer: LayerInputs, times: LayerTimes, calls: Floats, device_s: Floats, *, backward: bool) -> Floats:
-    """Seconds of a pass in which the device waits for the host, which issues `calls` operators."""
+def _host_s(layer: LayerInputs, times: LayerTimes, issuing: Floats, device_s: Floats, *, backward: bool) -> Floats:
+    """Seconds of a pass in which the device waits for the host, which takes `issuing` seconds for its operators."""
     rates, table, features = layer.machine.host, layer.table, layer.features
     if features.compiled:
         return np.zeros(1)
-    each = issue_each_s(layer)
     if features.sync_free or backward or not np.any(table.synchronisations):
-        return exposed_host_s(kernel_launch_s(calls, each, 0.0, 0.0), device_s, 0.0, 0.0)
+        return exposed_host_s(issuing, device_s, 0.0, 0.0)
     restart, queued = synchronisation_s(layer, times)
-    host = kernel_launch_s(calls, each, table.synchronisations, rates.sync_s)
+    host = issuing + kernel_launch_s(0.0, 0.0, table.synchronisations, rates.sync_s)
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
 
 
@@ -284,6 +283,19 @@ def issue_each_s(layer: LayerInputs) -> Floats:
         return np.asarray(host.issue_s)
     meeting = np.maximum(shard.tp * shard.cp, np.where(layer.table.choices_per_token > 0.0, shard.etp * shard.ep, 1.0))
     return np.asarray(host.issue_s * slowest_host(meeting, host.scatter))
+
+
+def issue_of_s(layer: LayerInputs, op: Operator, *, backward: bool) -> Floats:
+    """Seconds to issue an operator of a layer [n].
+
+    One on routed rows has another number of them in each micro batch, and its tiling is computed anew, unless the host
+    never learns that number: experts padded to a capacity, or a dispatch without synchronisation.
+    Source: torch_npu, operators of dynamic shapes; the time is of the stack, `host.new_shape_us`.
+    """
+    each, host = issue_each_s(layer), layer.machine.host
+    if op.per_expert and np.any(host.new_size_s) and not layer.features.sync_free:
+        each = each + np.where(np.asarray(layer.table.synchronisations) > 0.0, host.new_size_s, 0.0)
+    return np.asarray(launches(op, backward=backward) * each)
 
 
 def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Floats]:
@@ -305,10 +317,11 @@ def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Fl
     queued = queued + np.where(gathered, sent.get("dispatch", 0.0), 0.0)
     late = [name for name in names if name not in early]
     seconds = {name: busiest[name].forward_s for name in late if name in rows}
-    calls = {name: launches(rows[name], backward=False) for name in seconds}
+    issuing = {name: issue_of_s(layer, rows[name], backward=False) for name in seconds}
     for name, of_exchange in sent.items():
-        seconds[name], calls[name] = of_exchange, np.where(of_exchange > 0.0, 1.0 + along[name], 0.0)
-    return restart_s([calls[name] for name in late], [seconds[name] for name in late], issue_each_s(layer)), queued
+        calls = np.where(of_exchange > 0.0, 1.0 + along[name], 0.0)
+        seconds[name], issuing[name] = of_exchange, np.asarray(calls * issue_each_s(layer))
+    return restart_s([issuing[name] for name in late], [seconds[name] for name in late]), queued
 
 
 def launches(op: Operator, *, backward: bool) -> Floats | float:
@@ -337,12 +350,23 @@ def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> F
     )
 
 
+def issuing_s(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> Floats:
+    """Seconds in which the host issues a pass; none of a compiled graph [n]."""
+    if layer.features.compiled:
+        return layer.zero
+    calls = issued(layer, exchanged, backward=backward)
+    new = sum(
+        issue_of_s(layer, op, backward=backward) - launches(op, backward=backward) * issue_each_s(layer)
+        for op in layer.table.operators
+        if op.per_expert
+    )
+    return np.asarray(calls * issue_each_s(layer) + new)
+
+
 def _pairing(
-    layer: LayerInputs, times: LayerTimes, calls: tuple[Floats, Floats], passes: tuple[PhaseCost, PhaseCost]
+    layer: LayerInputs, times: LayerTimes, issue: tuple[Floats, Floats], passes: tuple[PhaseCost, PhaseCost]
 ) -> Pairing:
     """The layer's passes as a part of a pair."""
-    each_s = 0.0 if layer.features.compiled else issue_each_s(layer)
-    issue = tuple(np.asarray(each * each_s) for each in calls)
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
     waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])
@@ -401,12 +425,12 @@ def _replay_host_s(layer: LayerInputs, touched: Touched, replayed_s: Floats, for
     permutes = PERMUTES in choice.replays and not features.sync_free
     waits = layer.table.replayed_synchronisations * np.asarray(layer.machine.host.sync_s) if permutes else 0.0
     shares = layer.table.by_operator.operators if choice.record.shares and layer.table.by_operator is not None else {}
-    calls = sum(
-        launches(layer.operators[name], backward=False) * shares.get(name, 1.0)
+    issuing = sum(
+        issue_of_s(layer, layer.operators[name], backward=False) * shares.get(name, 1.0)
         for name in touched.replayed
         if not features.captured or name in layer.table.after_synchronisation
     )
-    late = np.maximum(0.0, calls * issue_each_s(layer) - replayed_s)
+    late = np.maximum(0.0, issuing - replayed_s)
     return np.asarray(layer.zero + late + waits)
 
 

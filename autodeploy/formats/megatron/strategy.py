@@ -523,6 +523,8 @@ def _read_features(reader: FlagReader) -> set[str]:
         features.add("bf16_gradients")
     if reader.switch("--use-mc2", "/strategy/features"):  # the older name of --use-ascend-mc2
         features.add("mc2")
+    if "coc_kernel" in features:  # which --use-ascend-coc switches too, and which takes its place
+        features.discard("coc")
     affinity = reader.script.environment.get("CPU_AFFINITY_CONF", "0")
     if affinity[:1] in {"1", "2"}:
         reader.log.take("CPU_AFFINITY_CONF", "/strategy/features", affinity, "host_core_binding")

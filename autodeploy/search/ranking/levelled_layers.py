@@ -11,6 +11,7 @@ from autodeploy.messages import Message
 from autodeploy.search.choices.effort import QUICK
 from autodeploy.search.placement.solve import solve
 from autodeploy.search.ranking.plans import fits
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
@@ -53,6 +54,12 @@ def even_note(strategy: Strategy, plan: Plan) -> tuple[Message, ...]:
     if strategy.layers_per_stage is not None or plan.strategy.layers_per_stage is not None or share < MIN_TOLD:
         return ()
     return (Message("ranking.layers_are_spread_evenly", share=100.0 * share, slowest=times.index(max(times))),)
+
+
+def unused_note(strategy: Strategy, plan: Plan) -> tuple[Message, ...]:
+    """The features that a strategy lists and that change nothing of it."""
+    unused = [name for name in strategy.features if name in FEATURES and name not in plan.strategy.features]
+    return (Message("ranking.features_without_effect", names=", ".join(unused)),) if unused else ()
 
 
 def _with_choices(problem: InnerProblem) -> InnerProblem:

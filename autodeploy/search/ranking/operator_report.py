@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.costs.layers.exchanges import EXPERT_KINDS, LayerInputs, OneExchange
-from autodeploy.costs.layers.layer_cost import issued, layer_times, synchronisation_s
+from autodeploy.costs.layers.layer_cost import issued, issuing_s, layer_times, synchronisation_s
 from autodeploy.costs.layers.pair_windows import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.costs.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.costs.workload.layers import layer_kinds
 from autodeploy.costs.workload.operators import FORWARD, MATRIX_KINDS, group_of
 from autodeploy.specs.plan_details import ExchangeRow, LayerOperators, OperatorReport, OperatorRow
-from cost_models.host_bound import exposed_host_s, kernel_launch_s
+from cost_models.host_bound import exposed_host_s
 
 if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
@@ -68,7 +68,7 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     """The lanes of candidate `index`, from the tables and times that its estimate rests on."""
     seconds = dict.fromkeys(CLASSES, 0.0)
     hidden = synchronisations = event = 0.0
-    calls = {False: 0.0, True: 0.0}
+    calls, issuing = {False: 0.0, True: 0.0}, {False: 0.0, True: 0.0}
     kinds = len(context.layer_kinds)
     priced = list(islice(layer_inputs(context, candidates.take(np.asarray([index]))), kinds))
     for layer, count in priced:
@@ -79,6 +79,7 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
             seconds[class_of(op.name, op.kind)] += count * _both_s(times[op.name])
         for back in calls:
             calls[back] += count * scalar_at(issued(layer, exchanged, backward=back), 0)
+            issuing[back] += count * scalar_at(issuing_s(layer, exchanged, backward=back), 0)
         if features.vector_parallel:
             hidden += count * sum(
                 scalar_at(beside_matrix_work_s(times, exchanged, backward=back), 0) for back in (False, True)
@@ -89,14 +90,12 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
             restart, queued = synchronisation_s(layer, layer_s)
             event = max(event, _event_s(context, waits, restart, queued) / waits)
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
-    compiled, launch_s = priced[0][0].features.compiled, context.machine.host.issue_s
-    each = 0.0 if compiled else scalar_at(kernel_launch_s(1.0, launch_s, 0.0, 0.0), 0)
     return LaneReport(
         shares={name: value / total for name, value in seconds.items()},
         sorting_hidden=hidden / seconds["sorting"] if seconds["sorting"] > 0.0 else 0.0,
         launches=sum(calls.values()) / layers,
-        issue_s=each * sum(calls.values()) / layers,
-        forward_issue_s=each * calls[False] / layers,
+        issue_s=sum(issuing.values()) / layers,
+        forward_issue_s=issuing[False] / layers,
         synchronisations=synchronisations,
         event_s=event,
     )

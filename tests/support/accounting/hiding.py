@@ -33,13 +33,13 @@ def returned(a: Account, product: str) -> tuple[Hide, Hide]:
 
 def _chunks(a: Account, shape: tuple[float, float, float]) -> int:
     """Pieces of a multiplication that overlap with its collective."""
-    if a.run.n_routed_experts or a.d.tp == 1:
+    if a.d.tp == 1:
         return 1
-    if "mc2" in a.run.on:
+    if {"mc2", "coc_kernel"} & set(a.run.on):
         m, n, k = shape
         # 10 Gi products and 128 rows of each rank at least, 16 pieces at most.
         sized = max(1, min(16, math.floor(m * n * k / (10 * 2**30)), math.floor(m / (128 * a.d.tp))))
-        return sized if a.d.sequence_parallel else 1
+        return sized if a.d.sequence_parallel or "mc2" not in a.run.on else 1
     return 4 if "coc" in a.run.on else 1
 
 
@@ -56,7 +56,8 @@ def chunked(
     m, n, k = shape
     whole, piece = (a.machine.rounds(rows, n, k) for rows in (m, m / c))
     slower = work * max(1.0, c * piece / whole)
-    again = sum(a.machine.stream(2 * 2 * size, 1) for size in copied) if "mc2" not in a.run.on else 0.0
+    places = {"mc2", "coc_kernel"} & set(a.run.on)  # rows where the framework has them
+    again = 0.0 if places else sum(a.machine.stream(2 * 2 * size, 1) for size in copied)
 
     def shows(t: float) -> float:
         beside = t * a.machine.contention + (c - 1) * a.machine.comm_op_s
