@@ -235,7 +235,7 @@ def unseen_runs(records: Iterable[Record]) -> list[Unseen]:
         kind, measured = kind_of_record(record), measured_step_s(record)
         if kind == PRETRAINING or measured is None:
             continue
-        factors = FACTORS if predicted.context.host.new_shape_s else np.ones(1)
+        factors = FACTORS if predicted.context.host.changing_shapes else np.ones(1)
         times = new_shape_times(predicted.candidate, predicted.context, predicted.layout, factors)
         source = record.source.split("@")[0].split()[0]
         found.append(Unseen(record, kind, source, np.log(measured / times)))
