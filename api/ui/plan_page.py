@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from api.http.languages import texts, title
 from api.ui.search_page import axes, expected, rl_charts, rl_context, step_shares
@@ -13,13 +13,14 @@ from autodeploy.messages import Message
 from autodeploy.reports import figures
 from autodeploy.reports.figures.layout import PART_COLOURS
 from autodeploy.reports.operator_table import tier_name
-from autodeploy.reports.plan_report import evidence_line, evidence_table, measured_mfu
+from autodeploy.reports.plan_report import count_on_line, evidence_line, evidence_table, measured_mfu
 from autodeploy.reports.recommendation import box_table, rescaled_line
-from autodeploy.reports.wording import choices, degrees, field_name, part_names
+from autodeploy.reports.wording import choices, degrees, field_name, part_names, swap_names
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import RESHAPING, of_launch
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.spec import parse_spec
+from autodeploy.specs.strategy import Dispatcher, SwapModule
 from cost_models.schedule import schedule, searched
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
     from autodeploy.service.searches.views import PlanView
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Loss, Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles import Profile
@@ -166,7 +167,9 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "ep": ("1", "2", "4", "8", "16", "32", "48", "64", "96", "128", "256"),
     "micro_batch_size": ("1", "2", "4", "8"),
     "schedule": tuple(each.name for each in searched()),
-    "recompute": ("none", "full"),
+    "recompute": ("none", "selective", "full"),
+    "moe_dispatcher": get_args(Dispatcher),
+    "swap": ("none", *get_args(SwapModule)),
     "swap_optimizer": ("false", "true"),
     "reuse_fp32_param": ("false", "true"),
 }
@@ -206,14 +209,31 @@ def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
     """Every knob with its value in the plan; one without experts has no expert degree."""
     knobs = []
     for name, options in KNOBS.items():
-        if name == "ep" and not moe:
+        if name in {"ep", "moe_dispatcher"} and not moe:
             continue
         value = strategy.recompute.granularity if name == "recompute" else getattr(strategy, name)
+        value = (
+            "+".join(sorted(swap_names(strategy.model_copy(update={"swap_optimizer": False}))))
+            if name == "swap"
+            else value
+        )
+        value = value or ("alltoall" if name == "moe_dispatcher" else "none" if name == "swap" else value)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         numeric = text.isdecimal()
         options_shown = sorted({*options, text}, key=int) if numeric else [*dict.fromkeys((*options, text))]
         knobs.append(Knob(name, text, tuple(options_shown)))
     return tuple(knobs)
+
+
+def _knob_value(strategy: Strategy, name: str) -> str:
+    if name == "recompute":
+        return strategy.recompute.granularity
+    if name == "swap":
+        return "+".join(sorted({*swap_names(strategy)} - {"optimizer"})) or "none"
+    value = getattr(strategy, name)
+    if name == "moe_dispatcher":
+        return value or "alltoall"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def knob_word(name: str, value: str, lang: Language) -> str:
@@ -237,8 +257,8 @@ def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy
     """
     now = {knob.name: knob.value for knob in knobs_of(strategy)}
     wanted = {name: _typed(value) for name, value in changes.items() if str(value) != now.get(name)}
-    if "recompute" in wanted:
-        wanted["recompute"] = {"granularity": wanted["recompute"]}
+    if isinstance(swap := wanted.get("swap"), str):
+        wanted["swap"] = [] if swap == "none" else swap.split("+")
     return read_strategy(wanted, strategy)
 
 
@@ -299,6 +319,32 @@ def devices_per_node(profile: str) -> int | None:
     return int(shipped.npus_per_node * shipped.devices_per_npu)
 
 
+def waterfall(plan: Plan, lang: Language) -> list[tuple[str, str, float, float, Loss | None]]:
+    """MFU of the plan and what each loss adds, up to the peak: name, part whose colour it has, from, to, the loss."""
+    words, high = texts(lang), plan.mfu
+    steps: list[tuple[str, str, float, float, Loss | None]] = [
+        (words["plan.this_plan"], "optimizer_s", 0.0, high, None)
+    ]
+    for loss in plan.headroom:
+        name = words["label.below_peak"] if loss.part == "compute_s" else part_names(lang)[loss.part]
+        steps.append((title(name), loss.part, high, max(high, loss.mfu_up_to_here), loss))
+        high = max(high, loss.mfu_up_to_here)
+    return steps
+
+
+def commands_of(view: PlanView) -> list[str]:
+    """Commands that launch the plan, try it on two nodes first, and check it by the framework itself."""
+    plan, spec = view.plan, view.plan_set.search.spec
+    export = f"autodeploy export {plan.plan_id} --to {spec['search']['target']}"
+    if plan.strategy.rl is not None:
+        return [export]
+    return [
+        f"{export} -o pretrain.sh",
+        f"{export} --rehearse 2nodes -o rehearsal.sh",
+        f"autodeploy verify {plan.plan_id}",
+    ]
+
+
 def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
     """Everything that the template of a plan reads but the answers of its boxes."""
     strategy, spec = view.plan.strategy, view.plan_set.search.spec
@@ -313,6 +359,9 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "spec": spec,
         "stale": view.stale,
         "layout": degrees(strategy),
+        "waterfall": waterfall(view.plan, lang),
+        "commands": commands_of(view),
+        "count_on": count_on_line(view.plan, lang),
         "chosen_words": choices(strategy, lang),
         "strategy_words": partial(strategy_words, lang=lang),
         "expected": expected(view.plan),

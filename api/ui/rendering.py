@@ -26,7 +26,7 @@ from api.http.languages import language_of, requested_language, texts
 from api.http.prefix import own_address
 from api.ui.formats import FILTERS
 from autodeploy import messages
-from autodeploy.messages import LANGUAGES
+from autodeploy.messages import LANGUAGES, Language
 from autodeploy.reports.figures import layout as palette
 from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.figures.layout import plotly_js, plotly_style_ids
@@ -55,6 +55,7 @@ _BUNDLES = {
         "copy.js",
         "details.js",
         "charts.js",
+        "downloads.js",
         "new.js",
         "paste.js",
         "progress_curve.js",
@@ -182,10 +183,6 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
     """The page; addresses made with `link` keep the language that the reader asked for, those with `at` do not."""
     lang = language_of(request)
     kept = requested_language(request)
-    words = texts(lang)
-
-    def t(key: str, **values: Any) -> str:
-        return words[key].format(**values) if values else words[key]
 
     def at(path: str) -> str:
         return own_address(request, path)
@@ -205,19 +202,34 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
 
     html = ENVIRONMENT.get_template(template).render(
         context
+        | _spoken(lang)
         | {
-            "t": t,
-            "tr": partial(messages.in_language, lang=lang),
-            "lang": lang,
+            "paper": False,
             "at": at,
             "asset_url": lambda name: at(asset_url(name)),
             "link": link,
             "in_language": in_language,
             "path": request.url.path,
+            "principal": getattr(request.state, "principal", None),
         }
-        | {"session_of": getattr(getattr(request.state, "principal", None), "name", "")}
     )
     return _compressed(request, HTMLResponse(html, status_code=status, headers=HEADERS | {"Content-Language": lang}))
+
+
+def _spoken(lang: Language) -> dict[str, Any]:
+    """What every template speaks with."""
+    words = texts(lang)
+
+    def t(key: str, **values: Any) -> str:
+        return words[key].format(**values) if values else words[key]
+
+    return {"t": t, "tr": partial(messages.in_language, lang=lang), "lang": lang}
+
+
+def on_paper(template: str, lang: Language, **context: Any) -> str:
+    """A page as one file: its styles inside, without scripts, and without what only a server answers."""
+    style = Markup(_bundle(STYLE).decode())
+    return ENVIRONMENT.get_template(template).render(context | _spoken(lang) | {"paper": True, "style": style})
 
 
 def data(request: Request, value: Any) -> JSONResponse:

@@ -238,7 +238,7 @@ def form_page(
     sections = _sections(request, views)
     # A fault of pasted text is not a fault of the fields beside it.
     at_fields = () if values is None else errors
-    placed, _ = new_search_form.errors_by_field(sections, at_fields)
+    placed, others = new_search_form.errors_by_field(sections, at_fields)
     return render(
         request,
         "new.html",
@@ -246,7 +246,9 @@ def form_page(
         sections=sections,
         values=new_search_form.start_values(sections, values),
         field_errors=placed,
+        wrong_fields=[(f.id, f.label) for _, fields in sections for f in fields if f.pointer in placed],
         errors=errors,
+        other_errors=errors if values is None else others,
         ask=ask,
         pasted=pasted,
         given=values_of_paste or {},

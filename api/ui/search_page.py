@@ -33,6 +33,7 @@ from autodeploy.reports.wording import (
     memory_names,
     part_names,
     phase_name,
+    plan_label,
     reference_name,
     short_degrees,
     swap_names,
@@ -258,12 +259,19 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
     )
 
 
+def method_words(row: Row, lang: Language) -> str:
+    """Schedule, micro batch and memory choices of a plan on one line."""
+    words = texts(lang)
+    batch = f"{words['micro_batch_size']} {row.plan.strategy.micro_batch_size}"
+    return f"{row.schedule} · {batch} · {words['recompute']} {row.recompute} · {words['swap']} {row.swap}"
+
+
 def axes(strategy: Strategy, lang: Language) -> tuple[tuple[str, int, str], ...]:
-    """The parallel degrees above one with what they mean: short name, degree, words."""
+    """The parallel degrees above one, and TP always, with what they mean: short name, degree, words."""
     words, degrees = texts(lang), []
     for name in ("tp", "pp", "vpp", "cp", "ep", "dp"):
         degree = int(getattr(strategy, name) or 1)
-        if degree > 1:
+        if degree > 1 or name == "tp":
             degrees.append((name.upper(), degree, words[f"axis.{name}"]))
     return tuple(degrees)
 
@@ -339,10 +347,45 @@ def charts(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
     return {name: figures.figure_json(figure) for name, figure in drawn.items()}
 
 
-def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
-    """Everything that the template of a finished search reads."""
+def stage_shares(plan: Plan, lang: Language) -> list[tuple[str, tuple[Share, ...]]]:
+    """Memory of each stage by kind, as shares of the card's limit or of the fullest stage where that is more."""
+    top = max([plan.memory_limit_gib, *(stage.total_gib for stage in plan.stages)])
+    bars = []
+    for number, stage in enumerate(plan.stages):
+        shares, start = [], 0.0
+        for kind in MEMORY_COLOURS:
+            gib = float(getattr(stage.memory_gib, kind))
+            if gib > 0:
+                shares.append(Share(kind, memory_names(lang)[kind], gib, gib / top, start))
+                start += gib / top
+        bars.append((f"{texts(lang)['stage']} {number} · {formats.gib(stage.total_gib)}", tuple(shares)))
+    return bars
+
+
+def time_shares(plan_set: PlanSet, lang: Language) -> list[tuple[str, tuple[Share, ...]]]:
+    """The parts of every plan's step, all to the scale of the longest."""
+    plans = shown_plans(plan_set)
+    longest_s = max((plan.step_time_s for plan in plans), default=0.0)
+    return [
+        (
+            f"{plan_label(plan, lang)} · {formats.seconds(plan.step_time_s)}",
+            step_shares(plan.breakdown, longest_s, lang),
+        )
+        for plan in plans
+    ]
+
+
+def search_context(plan_set: PlanSet, lang: Language, shown: Plan | None = None) -> dict[str, Any]:
+    """Everything that the template of a finished search reads.
+
+    Parameters
+    ----------
+    shown : the plan that is told in detail; the best unless given.
+    """
     spec = plan_set.search.spec
-    best = plan_set.plans[0] if plan_set.plans else None
+    best = shown or (plan_set.plans[0] if plan_set.plans else None)
+    ranked = rows(plan_set, lang)
+    own = next((row for row in ranked if row.plan is best), None)
     shares = step_shares(best.breakdown, best.step_time_s, lang) if best else ()
     became = fates(plan_set)
     heading, work = header(spec_of(plan_set.search), best, lang)
@@ -355,7 +398,10 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "work": work,
         **rl_context(best, lang),
         "best": best,
-        "rows": rows(plan_set, lang),
+        "rows": ranked,
+        "method": method_words(own, lang) if own else "",
+        "time_bars": time_shares(plan_set, lang),
+        "stage_bars": stage_shares(best, lang) if best else [],
         "columns": columns(plan_set),
         "spares": spare_table(plan_set, lang),
         "shares": shares,
@@ -375,7 +421,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "layout": degrees,
         "axes": lambda strategy: axes(strategy, lang),
         "axes_in_words": axes_in_words,
-        "times_faster": times_faster(plan_set),
+        "times_faster": times_faster(plan_set) if best and best is plan_set.plans[0] else None,
         **recommendation(plan_set, lang),
         "bound_words": bound_words(plan_set),
         "spec_text": spec_text(spec),

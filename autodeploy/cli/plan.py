@@ -206,9 +206,9 @@ def show(
 
         write_report(plans_csv(plan_set), output)
     elif output_format is ReportFormat.HTML:
-        from autodeploy.reports.documents import render_html
+        from api.ui.report_page import search_report
 
-        write_report(render_html(plan_set, language(lang)), output)
+        write_report(search_report(plan_set, language(lang)), output)
     else:
         from autodeploy.cli.output import columns
         from autodeploy.reports.first_report import render_first

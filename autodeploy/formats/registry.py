@@ -44,24 +44,23 @@ class Format:
         return launches or self.brings_launch or self.of_timeline
 
 
+LAUNCH_SCRIPT = "autodeploy.formats.megatron.launch_script"
 FORMATS: dict[str, Format] = {
-    "mindspeed-llm": Format("formats.megatron.launch_script", "export_mindspeed_llm", launches="mindspeed-llm"),
-    "mindspeed-llm-flags": Format(
-        "formats.megatron.launch_script", "export_mindspeed_llm_flags", launches="mindspeed-llm"
-    ),
-    "mindspeed-llm-fsdp2": Format("formats.fsdp2.writer", launches="mindspeed-llm-fsdp2"),
-    "torchtitan-npu": Format("formats.torchtitan.writer", launches="torchtitan-npu"),
-    "megatron": Format("formats.megatron.launch_script", "export_megatron", launches="megatron"),
-    "megatron-flags": Format("formats.megatron.launch_script", "export_megatron_flags", launches="megatron"),
-    "mindformers": Format("formats.mindformers.configuration", launches="mindformers"),
-    "verl": Format("formats.verl.writer", launches="verl"),
-    "mindspeed-rl": Format("formats.mindspeed_rl", launches="mindspeed-rl"),
-    "ascendjob": Format("formats.megatron.ascend_job", brings_launch=True),
-    "chrome-trace": Format("reports.documents", "export_trace", of_timeline=True),
-    "json": Format("reports.documents", "export_json"),
-    "csv": Format("reports.documents", "export_csv"),
-    "markdown": Format("reports.documents", "export_markdown", for_people=True),
-    "html": Format("reports.documents", "export_html", for_people=True),
+    "mindspeed-llm": Format(LAUNCH_SCRIPT, "export_mindspeed_llm", launches="mindspeed-llm"),
+    "mindspeed-llm-flags": Format(LAUNCH_SCRIPT, "export_mindspeed_llm_flags", launches="mindspeed-llm"),
+    "mindspeed-llm-fsdp2": Format("autodeploy.formats.fsdp2.writer", launches="mindspeed-llm-fsdp2"),
+    "torchtitan-npu": Format("autodeploy.formats.torchtitan.writer", launches="torchtitan-npu"),
+    "megatron": Format(LAUNCH_SCRIPT, "export_megatron", launches="megatron"),
+    "megatron-flags": Format(LAUNCH_SCRIPT, "export_megatron_flags", launches="megatron"),
+    "mindformers": Format("autodeploy.formats.mindformers.configuration", launches="mindformers"),
+    "verl": Format("autodeploy.formats.verl.writer", launches="verl"),
+    "mindspeed-rl": Format("autodeploy.formats.mindspeed_rl", launches="mindspeed-rl"),
+    "ascendjob": Format("autodeploy.formats.megatron.ascend_job", brings_launch=True),
+    "chrome-trace": Format("autodeploy.reports.documents", "export_trace", of_timeline=True),
+    "json": Format("autodeploy.reports.documents", "export_json"),
+    "csv": Format("autodeploy.reports.documents", "export_csv"),
+    "markdown": Format("autodeploy.reports.documents", "export_markdown", for_people=True),
+    "html": Format("api.ui.report_page", for_people=True),
 }
 
 
@@ -134,7 +133,7 @@ def export(
             path="/to",
             hint=Message("exporters.export_to", names=" or ".join(names)),
         )
-    function = getattr(import_module(f"autodeploy.{chosen.module}"), chosen.function)
+    function = getattr(import_module(chosen.module), chosen.function)
     if chosen.for_people:
         return cast("Callable[[PlanSet, Plan, Language], Artefact]", function)(plan_set, plan, lang)
     if not chosen.of_timeline:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autodeploy.messages import Message
-from autodeploy.reports.documents import render_html
+from api.ui.report_page import search_report as render_html
+from autodeploy.messages import Message, in_language
 from autodeploy.reports.plan_report import headroom_line, off_lines, render_markdown, render_plan_set
 from autodeploy.reports.recommendation import pareto_line
 from autodeploy.reports.wording import width
@@ -89,6 +89,7 @@ def test_features_that_no_plan_may_use_are_listed_by_their_reasons(lang: Any, sa
     off = {"coc": no_experts, "ring": Message("strategies.switched_off"), "mc2": no_experts}
     found = plan_set().model_copy(update={"features_off": off})
     assert off_lines(found, lang) == said
-    for text in (render_markdown(found, lang), render_html(found, lang)):
-        assert all(line in text for line in said)
+    assert all(line in render_markdown(found, lang) for line in said)
+    page = render_html(found, lang)
+    assert all(name in page and in_language(reason, lang) in page for name, reason in off.items())
     assert off_lines(plan_set(), lang) == []

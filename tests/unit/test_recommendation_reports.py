@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from autodeploy.messages import LANGUAGES
+from api.ui.report_page import search_report as render_html
+from autodeploy.messages import LANGUAGES, in_language
 from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
-from autodeploy.reports.documents import plans_csv, render_html
+from autodeploy.reports.documents import plans_csv
 from autodeploy.reports.plan_report import (
     evidence_line,
     evidence_table,
@@ -78,14 +79,17 @@ def test_reports_hold_all_of_it_in_100_columns(lang: Any) -> None:
         assert line is not None
         assert "".join(line.split()) in flat
         assert line in markdown
-        assert line in html
+    for of in (rescaled_line, valley_line, risk_line):
+        line = of(found, lang)
+        assert line is not None
+        assert line[1:] in html, "a sentence of the page begins with a capital"
+    assert found.fastest is not None
+    assert all(in_language(bet.text, lang) in html for bet in found.fastest.bets)
     for *_, basis in box_table(found.risk, lang).rows:
         assert basis in markdown
-        assert basis in html.replace("&#39;", "'")
         assert "".join(basis.split()) in flat
     assert "telechat2-512" in text
     assert "telechat2-512" in markdown
-    assert "telechat2-512" in html
 
 
 @BOTH

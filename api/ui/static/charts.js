@@ -114,24 +114,14 @@
     near.observe(element);
   }
 
-  // On paper everything is drawn. The keys for printing wait for that; the browser's menu waits for nobody, so what
-  // can't be drawn at once is printed as the table below it.
-  const undrawn = () => elements.filter((element) => !element.dataset.drawn);
-  window.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "p" || !undrawn().length) return;
-    event.preventDefault();
-    Promise.allSettled(undrawn().map(draw)).then(() => window.print());
-  });
+  // On paper bars of the page stand for pictures, and tables for what bars can't say.
+  const tables = [...document.querySelectorAll("details.open")];
   let opened = [];
   window.addEventListener("beforeprint", () => {
-    const missing = undrawn();
-    for (const element of missing) draw(element).catch(() => {});
-    if (window.Plotly) return;
-    opened = missing.map((element) => element.parentElement.querySelector("details:not([open])")).filter(Boolean);
+    opened = tables.filter((table) => !table.open);
     for (const table of opened) table.open = true;
   });
   window.addEventListener("afterprint", () => {
     for (const table of opened) table.open = false;
-    opened = [];
   });
 })();

@@ -55,11 +55,16 @@
       const at = error.pointer || "";
       const place = places.find((p) => at === p.dataset.pointer || at.startsWith(`${p.dataset.pointer}/`));
       const line = document.createElement("li");
-      const path = document.createElement("code");
-      path.textContent = at;
-      line.append(path, " ", error.message, error.hint ? ` · ${error.hint}` : "");
+      const name = document.createElement(place ? "a" : "code");
       list.append(line);
-      if (!place) continue;
+      if (!place) {
+        name.textContent = at;
+        line.append(name, " ", error.message, error.hint ? ` · ${error.hint}` : "");
+        continue;
+      }
+      name.href = `#${place.querySelector("[data-kind]").id}`;
+      name.textContent = place.querySelector("label").textContent;
+      line.append(name);
       place.classList.add("wrong");
       place.querySelector(".errors").append(paragraph(error));
       place.querySelector("[data-kind]").setAttribute("aria-invalid", "true");

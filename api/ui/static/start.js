@@ -17,7 +17,13 @@
     text.placeholder = tab.dataset.example;
     file.accept = tab.dataset.accept;
     // A config.json says nothing of the run.
-    for (const word of document.querySelectorAll("#paste .optional")) word.hidden = tab.dataset.way === "config";
+    const bare = tab.dataset.way === "config";
+    for (const name of ["num_npus", "seq_length", "global_batch_size"]) {
+      document.querySelector(`label[for="paste-${name}"] .optional`).hidden = bare;
+    }
+    const cluster = document.getElementById("paste-cluster");
+    cluster.options[0].hidden = bare;
+    if (bare && !cluster.value) cluster.value = cluster.options[1].value;
   };
   const mark = makeTabs(ways, tabs, (tab) => {
     choose(tab);

@@ -14,7 +14,9 @@
   const filters = [...box.querySelectorAll("[data-filter]")];
   const EDGE = { left: 58, right: 14, top: 12, bottom: 44 };
   const NEAR_PX = 14;
-  const RAMP = ["#23508f", "#3f74b8", "#4a978c", "#84b676", "#d9a83a", "#dd7a3c", "#c4574d"];
+  const bounds = document.getElementById("strategies-bounds");
+  const BOUND = [140, 148, 158]; // grey: nobody launches a bound
+  const RAMP = ["#1d3f7a", "#3f8fd0", "#4a978c", "#84b676", "#d9a83a", "#dd7a3c", "#c4574d"];
   const BEST_IS_HIGH = new Set(["mfu_pct"]);
   let data = null;
   let shown = [];
@@ -56,7 +58,8 @@
   };
 
   const coloursOf = () => {
-    const values = [...new Set(data.points.map((point) => point[axis("colour")]))].sort((a, b) => a - b);
+    const coloured = data.points.filter(isSolved);
+    const values = [...new Set(coloured.map((point) => point[axis("colour")]))].sort((a, b) => a - b);
     if (values.length <= RAMP.length) {
       const of = new Map(values.map((value, i) => [value, RAMP[values.length > 1 ? Math.round((i * (RAMP.length - 1)) / (values.length - 1)) : 0]]));
       return { of: (point) => of.get(point[axis("colour")]), entries: [...of] };
@@ -81,20 +84,12 @@
   let colours = null; // of the points that are shown, and the plans that none beats: the same in every frame
   let front = [];
   let plans = [];
-  let others = []; // [colour, xs, ys] of the hollow points
+  let others = [[], []]; // xs, ys of the hollow points
   const prepare = () => {
     [colours, front] = [coloursOf(), frontOf()];
     plans = shown.filter(isSolved);
-    const byColour = new Map();
-    for (const point of shown) {
-      if (isSolved(point)) continue;
-      const colour = colours.of(point);
-      if (!byColour.has(colour)) byColour.set(colour, [[], []]);
-      const [xs, ys] = byColour.get(colour);
-      xs.push(point[axis("x")]);
-      ys.push(point[axis("y")]);
-    }
-    others = [...byColour].map(([colour, [xs, ys]]) => [colour, Float64Array.from(xs), Float64Array.from(ys)]);
+    const hollow = shown.filter((point) => !isSolved(point));
+    others = ["x", "y"].map((role) => Float64Array.from(hollow, (point) => point[axis(role)]));
   };
 
   // Hollow points are written as pixels: thousands of arcs, or of copied pictures, take a canvas a tenth of a second.
@@ -132,22 +127,16 @@
     bytes.fill(0);
     const { side, inked } = ring(scale);
     const [perX, perY] = [wide / (view.x1 - view.x0), high / (view.y1 - view.y0)];
-    for (const [colour, xs, ys] of others) {
-      const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-      for (let i = 0; i < xs.length; i++) {
-        const left = Math.round((xs[i] - view.x0) * perX - side / 2);
-        const top = Math.round(high - (ys[i] - view.y0) * perY - side / 2);
-        if (left <= -side || top <= -side || left >= wide || top >= high) continue;
-        for (const [dx, dy, alpha] of inked) {
-          const [x, y] = [left + dx, top + dy];
-          if (x < 0 || y < 0 || x >= wide || y >= high) continue;
-          const at = 4 * (y * wide + x);
-          if (bytes[at + 3] > alpha) continue;
-          bytes[at] = red;
-          bytes[at + 1] = green;
-          bytes[at + 2] = blue;
-          bytes[at + 3] = alpha;
-        }
+    const [xs, ys] = others;
+    for (let i = 0; i < xs.length; i++) {
+      const left = Math.round((xs[i] - view.x0) * perX - side / 2);
+      const top = Math.round(high - (ys[i] - view.y0) * perY - side / 2);
+      if (left <= -side || top <= -side || left >= wide || top >= high) continue;
+      for (const [dx, dy, alpha] of inked) {
+        const [x, y] = [left + dx, top + dy];
+        if (x < 0 || y < 0 || x >= wide || y >= high) continue;
+        const at = 4 * (y * wide + x);
+        if (bytes[at + 3] <= alpha) bytes.set([...BOUND, alpha], at);
       }
     }
     layer.getContext("2d", { willReadFrequently: true }).putImageData(pixels, 0, 0);
@@ -227,6 +216,7 @@
       pen.stroke();
     }
     pen.restore();
+    canvas.points = shown;
     box.dataset.drawn = shown.length;
   };
   const redraw = () => {
@@ -259,13 +249,14 @@
 
   const refresh = () => {
     const y = axis("y");
-    shown = data.points.filter((point) => filters.every((f) => !f.value || String(point[f.dataset.filter]) === f.value));
+    shown = data.points.filter((point) => (bounds.checked || isSolved(point)) && filters.every((f) => !f.value || String(point[f.dataset.filter]) === f.value));
     shown.sort((a, b) => a[y] - b[y] || a[axis("x")] - b[axis("x")]);
     slider.max = Math.max(0, shown.length - 1);
     said.textContent = data.words.shown.replace("{shown}", shown.length.toLocaleString("en")).replace("{total}", data.total.toLocaleString("en"));
     focus();
     prepare();
     const bits = colours.entries.map(([value, colour]) => ["swatch", colour, `${data.words[axis("colour")]} ${number(value)}`]);
+    if (bounds.checked) bits.push(["swatch", `rgb(${BOUND})`, data.words.bounds]);
     if (front.length > 1) bits.push(["swatch line", "currentColor", data.words.pareto]);
     if (data.valley_s && [axis("x"), y].includes("step_time_s")) bits.push(["swatch", "rgba(74, 151, 140, 0.35)", data.words.valley]);
     legend.replaceChildren(
@@ -338,7 +329,7 @@
     { passive: false },
   );
   slider.addEventListener("input", () => choose(shown[Number(slider.value)]));
-  for (const each of [...Object.values(roles), ...filters]) each.addEventListener("change", () => data && refresh());
+  for (const each of [...Object.values(roles), ...filters, bounds]) each.addEventListener("change", () => data && refresh());
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   new ResizeObserver(redraw).observe(canvas);
 
@@ -353,6 +344,7 @@
       filter.append(...values.map((value) => new Option(value, value)));
       filter.closest("label").hidden = values.length < 2;
     }
+    bounds.checked = !data.points.some(isSolved);
     refresh();
   };
   box.hidden = false;

@@ -7,6 +7,9 @@
   const answer = document.getElementById("what-if-answer");
   const faults = document.getElementById("what-if-errors");
   const rules = document.getElementById("what-if-rules");
+  const line = document.getElementById("what-if-line");
+  const keep = document.getElementById("what-if-keep");
+  const kept = document.getElementById("what-if-kept");
   const turnable = [...form.querySelectorAll("[data-now]")];
   let asked = 0;
 
@@ -19,21 +22,24 @@
     memory.dataset.now = own;
   };
 
-  // The address keeps what was turned, so that it can be sent on.
+  // The address keeps what was turned, and what was kept beside it, so that it can be sent on.
+  const trays = []; // changes that were kept, as the address writes them: ep=32,tp=2
+  const turned = () => turnable.filter((each) => each.value !== each.dataset.now);
   const remember = () => {
-    const turned = turnable.filter((each) => each.value !== each.dataset.now);
-    const kept = new URLSearchParams(location.search);
-    for (const each of turnable) kept.delete(each.name);
-    for (const each of turned) kept.set(each.name, each.value);
-    const query = kept.toString();
+    const asked = new URLSearchParams(location.search);
+    for (const each of turnable) asked.delete(each.name);
+    for (const each of turned()) asked.set(each.name, each.value);
+    asked.delete("kept");
+    for (const each of trays) asked.append("kept", each);
+    const query = asked.toString();
     history.replaceState(null, "", `${location.pathname}${query ? `?${query}` : ""}${location.hash}`);
   };
 
   const recall = () => {
-    const kept = new URLSearchParams(location.search);
-    const found = turnable.filter((each) => kept.has(each.name));
+    const told = new URLSearchParams(location.search);
+    const found = turnable.filter((each) => told.has(each.name));
     for (const each of found) {
-      each.value = kept.get(each.name);
+      each.value = told.get(each.name);
       if (each.name === "device") follow(each.value);
     }
     return found.some((each) => each.value !== each.dataset.now);
@@ -50,6 +56,9 @@
     if (p >= 0.995 && p < 1) return "> 99 %";
     return p > 0 && p < 0.005 ? "< 1 %" : `${Math.round(100 * p)} %`;
   };
+
+  const seconds = (value) => value.toFixed(value < 1 ? 3 : value < 10 ? 2 : 1);
+  const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)} %`;
 
   // A bar as the `bar` of the templates draws it; both to the scale of the longer step.
   const drawn = (title, breakdown, longestS) => {
@@ -90,9 +99,9 @@
   const show = ({ plan, strategy, rules: broken }) => {
     const against = 100 * (plan.step_time_s / base.step_time_s - 1);
     const fits = answer.querySelector('[data-key="fits"]');
-    put("step_time_s", plan.step_time_s.toFixed(plan.step_time_s < 100 ? 2 : 1));
-    put("interval", [plan.uncertainty.low_s, plan.uncertainty.high_s].map((s) => Number(s.toPrecision(4))).join(" – "));
-    put("against", `${against < 0 ? "−" : "+"}${Math.abs(against).toFixed(1)} %`);
+    put("step_time_s", seconds(plan.step_time_s));
+    put("interval", [plan.uncertainty.low_s, plan.uncertainty.high_s].map(seconds).join(" – "));
+    put("against", signed(against));
     put("tokens_per_s_per_npu", Math.round(plan.tokens_per_s_per_npu).toLocaleString("en"));
     put("peak_memory_gib", plan.peak_memory_gib.toFixed(1));
     put("p_fits", chance(plan.p_fits));
@@ -103,6 +112,13 @@
     }
     fits.textContent = plan.fits ? fits.dataset.yes : fits.dataset.no;
     faults.textContent = "";
+    keep.hidden = !turned().length;
+    line.textContent = [
+      `${seconds(plan.step_time_s)} s (${signed(against)})`,
+      `${plan.peak_memory_gib.toFixed(1)} GiB`,
+      `${plan.fits ? line.dataset.fits : line.dataset.not} ${chance(plan.p_fits)}`,
+      ...(broken.length ? [line.dataset.broken] : []),
+    ].join(" · ");
     rules.replaceChildren(...broken.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
     drawBoth(plan);
   };
@@ -112,17 +128,79 @@
     for (const cell of answer.querySelectorAll("[data-key], [data-part]")) cell.textContent = "–";
     const errors = (body.errors ?? []).map((e) => `${e.detail}${e.hint ? ` · ${e.hint}` : ""}`);
     document.getElementById("what-if-changed")?.replaceChildren();
+    line.textContent = "";
+    keep.hidden = true;
     faults.textContent = `${answer.dataset.failed}${document.body.dataset.colon}${errors.join(" · ") || body.detail}`;
   };
+
+  const request = (body) =>
+    fetch(form.action, {
+      method: "POST",
+      headers: { Accept: "application/json", "Accept-Language": document.documentElement.lang },
+      body,
+    });
+
+  // Changes that were kept, a row each; the address has them, so that they are asked again when it is opened.
+  const rows = kept.querySelector("tbody");
+  const titleOf = (change) =>
+    change
+      .split(",")
+      .map((part) => {
+        const [name, value] = part.split("=");
+        return `${form.querySelector(`label[for="knob-${CSS.escape(name)}"]`)?.textContent ?? name} ${value}`;
+      })
+      .join(document.body.dataset.comma);
+  const addRow = async (change) => {
+    const row = rows.insertRow();
+    const head = Object.assign(document.createElement("th"), { scope: "row", textContent: titleOf(change) });
+    row.append(head);
+    kept.hidden = false;
+    const values = new Map(change.split(",").map((part) => part.split("=")));
+    const body = new URLSearchParams(turnable.map((each) => [each.name, values.get(each.name) ?? each.dataset.now]));
+    const { plan, errors } = await (await request(body)).json();
+    const cells = plan
+      ? [seconds(plan.step_time_s), signed(100 * (plan.step_time_s / base.step_time_s - 1)), plan.peak_memory_gib.toFixed(1), chance(plan.p_fits)]
+      : [(errors ?? []).map((each) => each.detail).join(" · ") || "–", "–", "–", "–"];
+    for (const text of cells) Object.assign(row.insertCell(), { className: "n", textContent: text });
+    const last = row.insertCell();
+    for (const [label, act] of [
+      [rows.dataset.show, () => turn(values)],
+      [rows.dataset.remove, () => forget(change, row)],
+    ]) {
+      const button = Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: label });
+      button.setAttribute("aria-label", `${label} ${head.textContent}`);
+      button.addEventListener("click", act);
+      last.append(button, " ");
+    }
+    kept.dataset.rows = rows.rows.length;
+  };
+  const turn = (values) => {
+    for (const each of turnable) each.value = values.get(each.name) ?? each.dataset.now;
+    remember();
+    ask();
+  };
+  const forget = (change, row) => {
+    trays.splice(trays.indexOf(change), 1);
+    row.remove();
+    kept.hidden = !trays.length;
+    remember();
+  };
+  keep.addEventListener("click", () => {
+    const change = turned().map((each) => `${each.name}=${each.value}`).join(",");
+    if (trays.includes(change)) return;
+    trays.push(change);
+    remember();
+    addRow(change);
+  });
+  for (const change of new URLSearchParams(location.search).getAll("kept")) {
+    trays.push(change);
+    addRow(change);
+  }
 
   // A server that has too much to do is asked again a little later.
   const ask = async (tries = 3) => {
     const number = ++asked;
-    const response = await fetch(form.action, {
-      method: "POST",
-      headers: { Accept: "application/json", "Accept-Language": document.documentElement.lang },
-      body: new URLSearchParams(new FormData(form)),
-    });
+    const response = await request(new URLSearchParams(new FormData(form)));
     if (number !== asked) return; // a later turn was faster
     if (response.status === 503 && tries > 1) {
       window.setTimeout(() => number === asked && ask(tries - 1), 1000 * (Number(response.headers.get("Retry-After")) || 1));

@@ -319,8 +319,8 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
 
     Parameters
     ----------
-    beside : `filename`; `cluster` and `num_npus`, which the file's own give way to; and `seq_length` and
-        `global_batch_size`, which hold where it has none.
+    beside : `filename`; `cluster`, `device` and `num_npus`, which the file's own give way to; and `seq_length`,
+        `global_batch_size` and `tokens`, which hold where it has none.
 
     Raises
     ------
@@ -337,11 +337,11 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
     if cards and count is None:
         raise SpecError(Message("api.bad_card_count", value=repr(cards[:40])), path="/cluster/num_npus")
     try:
-        document = imported.spec_document(cluster or None, None, count)
+        document = imported.spec_document(cluster or None, beside.get("device", "").strip() or None, count)
     except SpecError as error:
         raise SpecError(errors=tuple(map(_in_words_of_the_page, error.errors))) from error
     training = dict(document.get("training") or {})
-    for name in ("seq_length", "global_batch_size"):
+    for name in ("seq_length", "global_batch_size", "tokens"):
         given = beside.get(name, "").strip()
         if name not in training and given:
             training[name] = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else given
