@@ -140,9 +140,9 @@ def palette_css() -> str:
 
 
 # plotly.js would write a style sheet into the page; charts.css stands in for it, so 'self' is enough everywhere.
-# It makes patterns and saved pictures with data: addresses.
+# It makes patterns with data: addresses and saved pictures with blob: ones.
 CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; connect-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "default-src 'self'; connect-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -217,7 +217,7 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
 
 
 def _spoken(lang: Language) -> dict[str, Any]:
-    """What every template speaks with."""
+    """Texts of the language for every template."""
     words = texts(lang)
 
     def t(key: str, **values: Any) -> str:

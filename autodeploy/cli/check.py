@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -107,6 +108,7 @@ class CheckFormat(StrEnum):
     JSON = "json"
     MARKDOWN = "markdown"
     JUNIT = "junit"
+    ANNOTATIONS = "annotations"
 
 
 @app.command(
@@ -159,6 +161,9 @@ def check(
         Path | None, typer.Option("--markdown", metavar="FILE", help="also write Markdown there")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="also write JUnit XML there")] = None,
+    annotations: Annotated[
+        bool, typer.Option("--annotations", help="also print what GitHub shows at the lines of the file, on stderr")
+    ] = False,
     run: Annotated[
         bool, typer.Option("--run", help="also run it on the CPU at toy widths, as `verify` does a plan; needs trees")
     ] = False,
@@ -200,6 +205,8 @@ def check(
         write_report(_shown(report, CheckFormat.MARKDOWN, lang, name), markdown)
     if junit is not None:
         write_report(_shown(report, CheckFormat.JUNIT, lang, name), junit)
+    if annotations:
+        sys.stderr.write(_shown(report, CheckFormat.ANNOTATIONS, lang, str(file)))
     if run:
         witness(
             asked.read(), trees_of(megatron, mindspeed, mindspeed_llm), python, stages, None, ListFormat.TABLE, lang
@@ -255,6 +262,8 @@ def _shown(report: CheckReport, form: CheckFormat, lang: LanguageOption, name: s
         return check_report.render_check_markdown(report, language(lang))
     if form is CheckFormat.JUNIT:
         return check_report.render_check_junit(report, language(lang), name=name)
+    if form is CheckFormat.ANNOTATIONS:
+        return check_report.render_check_annotations(report, language(lang), name=name)
     return check_report.render_check(report, language(lang))
 
 

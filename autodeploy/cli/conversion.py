@@ -28,7 +28,7 @@ FLAGS_OF = {name: (f"{name}-flags",) for name in ("mindspeed-llm", "megatron")}
 FORMATS = ", ".join(
     (
         *(name for launcher in launchers() for name in (launcher, *FLAGS_OF.get(launcher, ()))),
-        *("ascendjob", "chrome-trace", "json", "csv", "markdown", "html"),
+        *("slurm", "ascendjob", "chrome-trace", "json", "csv", "markdown", "html"),
     )
 )
 

@@ -55,6 +55,7 @@ FORMATS: dict[str, Format] = {
     "mindformers": Format("autodeploy.formats.mindformers.configuration", launches="mindformers"),
     "verl": Format("autodeploy.formats.verl.writer", launches="verl"),
     "mindspeed-rl": Format("autodeploy.formats.mindspeed_rl", launches="mindspeed-rl"),
+    "slurm": Format("autodeploy.formats.megatron.slurm", brings_launch=True),
     "ascendjob": Format("autodeploy.formats.megatron.ascend_job", brings_launch=True),
     "chrome-trace": Format("autodeploy.reports.documents", "export_trace", of_timeline=True),
     "json": Format("autodeploy.reports.documents", "export_json"),

@@ -264,6 +264,7 @@ class Visitor:
 
     def wait_for_charts(self) -> None:
         """Brings each figure of the page into view, waits until it is drawn, and goes back to where it stood."""
+        self.page.evaluate("for (const each of document.querySelectorAll('details.open')) each.open = true")
         assert self.page.evaluate(DRAW) == []
 
     def watch(self) -> None:

@@ -241,9 +241,16 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
         f"# {provenance_line(plan_set, plan)}\n"
         f"# {name} on {plan.num_npus_used} cards ({launch.ranks} ranks), predicted step {plan.step_time_s:.4g} s, "
         f"peak memory {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB\n"
-        f"{released}{marked}# Start it in the {directory} directory on every node.\n"
+        f"{released}{marked}{_HOW.format(directory=directory, plan=plan.plan_id)}"
         f"{notes}set -euo pipefail\n"
     )
+
+
+_HOW = """\
+# Start it in the {directory} directory on every node, after the toolkit's set_env.sh, with NODE_RANK from 0 and
+# MASTER_ADDR of the first node; formats slurm and ascendjob do that for all nodes. DRY_RUN=1 only prints the command.
+# The node with the last rank writes steps to LOG_FILE: `autodeploy runs add {plan} LOG_FILE` compares them.
+"""
 
 
 def _required(launch: Launch) -> str:
@@ -294,6 +301,7 @@ def _cluster(launch: Launch) -> str:
         '    echo "the plan is for ${WORLD_SIZE} ranks, not ${NNODES} nodes of ${NPUS_PER_NODE}" >&2\n'
         "    exit 2\n"
         "fi\n"
+        f"{_INTERFACE}"
         "DISTRIBUTED_ARGS=(\n"
         '    --nproc_per_node "${NPUS_PER_NODE}"\n'
         '    --nnodes "${NNODES}"\n'
@@ -304,14 +312,30 @@ def _cluster(launch: Launch) -> str:
     )
 
 
+DRY_RUN = """\
+# DRY_RUN=1 prints the command and starts nothing.
+shown() {
+    printf '%q ' "$@"
+    printf '\\n'
+}
+"""
+_INTERFACE = """\
+if ((NNODES > 1)) && [[ -z "${HCCL_SOCKET_IFNAME:-}${NCCL_SOCKET_IFNAME:-}" ]]; then
+    echo "warning: neither HCCL_SOCKET_IFNAME nor NCCL_SOCKET_IFNAME names the interface between nodes" >&2
+fi
+"""
+
+
 def _command(blocks: list[str], trainer: str) -> str:
     lines = [f'    "${{{name}[@]}}" \\\n' for name in blocks]
     return (
         'read -r -a EXTRA <<< "${EXTRA_ARGS:-}"\n'
-        f'torchrun "${{DISTRIBUTED_ARGS[@]}}" {trainer} \\\n'
+        'LOG_FILE="${LOG_FILE:-train_node${NODE_RANK}.log}"\n'
+        '[[ -z "${DRY_RUN:-}" ]] || LOG_FILE=/dev/null\n'
+        f'{DRY_RUN}${{DRY_RUN:+shown}} torchrun "${{DISTRIBUTED_ARGS[@]}}" {trainer} \\\n'
         + "".join(lines)
         + '    ${CKPT_LOAD_DIR:+--load "${CKPT_LOAD_DIR}"} \\\n'
-        + '    ${EXTRA[@]+"${EXTRA[@]}"}\n'
+        + '    ${EXTRA[@]+"${EXTRA[@]}"} 2>&1 | tee -a "${LOG_FILE}"\n'
     )
 
 

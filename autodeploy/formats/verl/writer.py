@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.megatron.arguments import add_features
-from autodeploy.formats.megatron.launch_script import environment_block, mark, release_check, release_lines
+from autodeploy.formats.megatron.launch_script import DRY_RUN, environment_block, mark, release_check, release_lines
 from autodeploy.formats.megatron.layers import Placement, layout_string, placement
 from autodeploy.formats.megatron.memory import add_recompute, add_swap
 from autodeploy.formats.megatron.post_training_launch import (
@@ -451,4 +451,5 @@ def _command(launch: RlLaunch, arrays: list[str]) -> str:
         module, name = "verl.experimental.one_step_off_policy.main_ppo", "one_step_off_ppo"
     config = f"{name}_trainer" if fsdp else f"{name}_megatron_trainer"
     lines = "".join(f'    "${{{each}[@]}}" \\\n' for each in arrays)
-    return f'python3 -m {module} --config-path=config --config-name={config}.yaml \\\n{lines}    "$@"\n'
+    start = f"{DRY_RUN}${{DRY_RUN:+shown}} python3 -m {module} --config-path=config"
+    return f'{start} --config-name={config}.yaml \\\n{lines}    "$@"\n'
