@@ -61,6 +61,62 @@ def test_no_element_is_no_value_of_the_flag_before_it(nothing):
     assert [flag.values for name, flag in script.flags.items() if name in {"--bf16", "--swiglu"}] == [(), ()]
 
 
+LOOPS = [
+    'arr=()\nfor ((i=0; i<5; i++)); do if ((i < 2)); then arr+=(0); else arr+=(1); fi; done\n'
+    "printf -v F '[%s]' \"$(IFS=', '; echo \"${arr[*]}\")\"\np \"$F\" $F",
+    'A=; for x in 1 "2 3" 4; do A="$A,$x"; done; p "$A" "$x"',
+    "i=0; while [ $i -lt 7 ]; do i=$((i + 2)); [ $i -eq 4 ] && continue; p $i; done; p end $i",
+    "i=0; until [[ $i == 3 ]]; do ((i++)); p a$i; done",
+    "for ((i = 3; i > 0; i--)); do for j in a b; do if [ $i = 2 ]; then break; fi; p $i$j; done; done",
+    "set -- x y; for w; do p $w; done; for w in; do p never; done",
+    "f() { for a in \"$@\"; do p \"<$a>\"; done; }; f 1 '2 3'",
+    "for x in a b c; do case $x in b) continue ;; esac; p $x; done",
+    "IFS=,; L=1,2,,3; p $L; A=(x y z); p \"${A[*]}\" \"${A[@]}\" ${A[*]}",
+    "IFS=; L='a b'; p $L; A=(x y); p \"${A[*]}\"",
+    "IFS=': '; L=' a : b::c '; p $L",
+    "IFS=, read -r a b <<< 1,2; A=(x y); p \"${A[*]}\"",
+    "p \"$(printf '%s-' a b c)\" \"$(echo -n x)\" $(echo a   b) \"$(printf '%d%%\\n\\n' 007)\"",
+    "printf -v N '%s=%d ' a 1 b; p \"$N\"; printf -v M x; p $M",
+    'X=a; Y=$(X=b; echo $X); p "$X" "$Y"',
+    "for ((;0;)); do p never; done; for ((i=1;i<=2;i+=1)); do :; done; p $i",
+]
+
+
+@pytest.mark.parametrize("snippet", LOOPS)
+def test_loops_and_separators_are_those_of_bash(snippet, tmp_path):
+    (expected,) = words_in_bash([snippet], tmp_path)
+    assert expected is not None
+    assert words_of(snippet) == expected
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while true; do A=1; if curl x; then break; fi; sleep 5; done",
+        "until grep -q x y; do A=2; done",
+        "for f in $(ls); do A=$f; done",
+        "for ((i=0; i<$UNKNOWN; i++)); do A=$i; done",
+        "select x in a b; do A=$x; done",
+        'while [ "$S" != done ]; do S=$(squeue); done',
+    ],
+)
+def test_loops_that_nobody_knows_are_told_and_left(loop):
+    read = follow(f"A=0\n{loop}\np end")
+    assert [words[0].text for _, words in read.commands][-1] == MARK
+    assert [message.key for _, message in read.notes if hasattr(message, "key")]
+
+
+def test_loops_without_end_are_left_in_time():
+    body = "i=0; while true; do ((i++)); for ((j=0; j<9; j++)); do A+=x; done; done"
+
+    def read() -> None:
+        with contextlib.suppress(SpecError):
+            follow(body)
+
+    assert least_cpu_s(read, limit_s=0.8) < 0.8
+    assert follow(f"i=0; while true; do ((i++)); done\np $i").notes
+
+
 @pytest.mark.parametrize("word", ["{a,b}c", "--n={1..4}", "$X{,.bak}", "x{a,{b,c}}"])
 def test_words_that_braces_multiply_stay_unknown(word):
     ((first, second),) = [words for _, words in follow(f"X=1\np {word}").commands]

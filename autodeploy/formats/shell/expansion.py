@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autodeploy.formats.shell.values import Arithmetic, Parameter, Part, Run, Text, Value, Word, WordBuilder, joined
+from autodeploy.formats.shell.values import (
+    BLANKS,
+    Arithmetic,
+    Parameter,
+    Part,
+    Refused,
+    Run,
+    Text,
+    Value,
+    Word,
+    WordBuilder,
+    joined,
+)
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
@@ -183,6 +195,8 @@ class Variables:
         self.scalars: dict[str, Value] = {name: Value((Run(text, 0),)) for name, text in given.items()}
         self.arrays: dict[str, list[Value]] = {}
         self.refused: list[tuple[int, str]] = []
+        self.changes = 0  # of variables so far: a loop that makes none goes on for ever
+        self.printed: Callable[[str], str | None] = lambda _: None  # by the commands of a text, as far as it is known
         self._work = 0
 
     def work(self, amount: int) -> None:
@@ -207,6 +221,7 @@ class Variables:
 
     def assign(self, name: str, value: Value, *, appends: bool) -> None:
         """Sets a scalar, or the first element of an array."""
+        self.changes += 1
         before = self.known(name) if appends else None
         (whole,) = self._count([Value((*before.runs, *value.runs)) if before is not None else value])
         if elements := self.arrays.get(name):
@@ -226,6 +241,7 @@ class Variables:
 
     def assign_array(self, name: str, values: list[Value], *, appends: bool) -> None:
         """Sets an array; `([NAME]=value)` sets the scalars `ARRAY[NAME]`."""
+        self.changes += 1
         keyed = [_keyed(value) for value in values]
         if values and None not in keyed:
             for key_and_value in keyed:
@@ -300,6 +316,8 @@ class Variables:
             number = self.number(part.expression, part.offset)
             hole = "" if number is not None else f"$(({part.expression[:60]}))"
             run = Run("" if number is None else str(number), part.offset, hole)
+        elif isinstance(part, Refused) and (output := self.printed(part.source)) is not None:
+            run = Run(output, part.offset)
         else:
             source = part.text if isinstance(part, Text) else part.source
             self.refused.append((part.offset, source))
@@ -331,7 +349,7 @@ class Variables:
             values = [self._length(part, values)]
         self._count(values)
         if part.quoted and part.every != "@":
-            builder.add(joined(values).runs)
+            builder.add(joined(values, self._separators()[:1] if part.every == "*" else " ").runs)
         elif part.quoted and not values:
             builder.vanish()
         else:
@@ -342,7 +360,12 @@ class Variables:
                     builder.begin(element=True)
                     builder.add(value.runs)
                 else:
-                    builder.split(value)
+                    builder.split(value, self._separators())
+
+    def _separators(self) -> str:
+        """Characters of IFS: what elements are joined by and fields are cut at."""
+        given = self.known("IFS")
+        return BLANKS if given is None or given.unknown else given.text
 
     def _values(self, part: Parameter) -> list[Value] | None:
         """Elements or the one value; none of what is unset; None where the script doesn't say."""

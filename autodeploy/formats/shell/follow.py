@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from autodeploy.formats.shell.expansion import Variables
+from autodeploy.formats.shell.printing import MAX_PRINTING, PRINTS, printed
 from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.formats.shell.statements import StatementReader
 from autodeploy.formats.shell.values import (
@@ -15,13 +16,14 @@ from autodeploy.formats.shell.values import (
     Command,
     Condition,
     Function,
-    NotFollowed,
+    Loop,
     Run,
     Text,
     Value,
     joined,
     line_of,
 )
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.text_files import MAX_DEPTH, MAX_LAUNCH_CHARACTERS, read_text
 
@@ -97,6 +99,7 @@ ARGUMENTS = ("@", "*")
 TESTS = frozenset({"[", "test"})
 MAX_COMMANDS = 20_000
 MAX_ARGUMENTS = 1_000
+MAX_TURNS = 2_000  # of a loop that counts or waits
 SHELLS = frozenset({"bash", "sh"})
 # Commands that start a script or a shell behind them.
 STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "env"}
@@ -154,6 +157,7 @@ class _Follower:
     def __init__(self, followed: ScriptResult, fixed: set[str], folder: Path | None) -> None:
         self.followed = followed
         self.variables = followed.variables
+        self.variables.printed = self._printed
         self._fixed = fixed
         self._folder = folder
         self._files: dict[Path, Sequence[Statement]] = {}
@@ -161,6 +165,7 @@ class _Follower:
         self._functions: dict[str, Sequence[Statement]] = {}
         self._depth = 0
         self._count = 0
+        self._leaves = ""  # the command that ends the turn of a loop
 
     def run(self, statements: Sequence[Statement]) -> bool | None:
         """Follows the statements; the last command's status: true, false, or None where it can't be known."""
@@ -169,10 +174,12 @@ class _Follower:
         for statement in statements:
             if isinstance(statement, Function):
                 self._functions[statement.name] = statement.body
-            elif isinstance(statement, NotFollowed):
-                self.followed.notes.append(
-                    (statement.offset, Message("importers.is_not_followed", text=repr(statement.keyword)))
-                )
+            elif isinstance(statement, Loop):
+                if not self._loop(statement):
+                    self.followed.notes.append(
+                        (statement.offset, Message("importers.is_not_followed", text=repr(statement.keyword)))
+                    )
+                status = None
             elif isinstance(statement, Condition):
                 self._branch(statement)
                 status = None
@@ -183,7 +190,55 @@ class _Follower:
                 skipped = self._is_skipped(statement, status, skipped=skipped)
                 if not skipped:
                     status = self._command(statement)
+            if self._leaves:
+                break
         return status
+
+    def _loop(self, loop: Loop) -> bool:
+        """Follows a loop as far as its turns are known; whether they are to the end.
+
+        Of `while` a turn that changes no variable, or is not wholly known, is the last one that is followed: a script
+        that waits does so for what it does not say.
+        """
+        if loop.keyword == "for" and loop.header is None:
+            words = self.variables.arrays.get("@") if loop.words is None else self._words(loop.words)
+            if words is None or any(word.unknown for word in words):
+                return False
+            for word in words:
+                if loop.name in self._fixed:
+                    return False
+                self.variables.assign(loop.name, word, appends=False)
+                self.run(loop.body)
+                if self._left():
+                    break
+            return True
+        first, test, step, *more = [*map(str.strip, (loop.header or ";;").split(";")), "", ""]
+        if loop.keyword == "select" or any(more) or (first and not self._assign_number(first, loop.offset)):
+            return False
+        for _ in range(MAX_TURNS):
+            changes, notes = self.variables.changes, len(self.followed.notes)
+            if loop.header is None:
+                goes_on = self.run(loop.test)
+            else:
+                number = self.variables.number(test, loop.offset) if test else None
+                goes_on = None if number is None else number != 0
+            if goes_on is None:
+                return False
+            if goes_on == (loop.keyword == "until"):
+                return True
+            self.run(loop.body)
+            if self._left():
+                return True
+            if (step and not self._assign_number(step, loop.offset)) or self.variables.changes == changes:
+                return False
+            if loop.header is None and len(self.followed.notes) > notes:
+                return False
+        return False
+
+    def _left(self) -> bool:
+        """Whether the turn that was followed was the last by `break`; `continue` is over with the turn."""
+        leaves, self._leaves = self._leaves, ""
+        return leaves == "break"
 
     def _is_skipped(self, command: Command, status: bool | None, *, skipped: bool) -> bool:
         """Whether `&&` or `||` keeps the command from running. What can't be known is taken to have worked."""
@@ -251,7 +306,7 @@ class _Follower:
             return True
         if name == "[[":  # splits no word
             return truth([self.variables.value(word) for word in command.words])
-        words = [value for word in command.words for value in self.variables.words(word)]
+        words = self._words(command.words)
         if name in TESTS:
             return truth(words)
         if name in self._functions:
@@ -276,9 +331,44 @@ class _Follower:
         elif name == "shift" and "@" in self.variables.arrays:
             steps = int(words[1].text) if len(words) > 1 and words[1].text.isdigit() else 1
             self._set_arguments(self.variables.arrays["@"][steps:], command.offset)
+        elif name in {"break", "continue"}:
+            self._leaves = name
+        elif name == "printf" and len(words) > 3 and words[1].text == "-v" and words[2].text not in self._fixed:
+            text = printed([words[0], *words[3:]])
+            hole = "" if text is not None else f"${words[2].text}"
+            self.variables.assign(words[2].text, Value((Run(text or "", command.offset, hole),)), appends=False)
         elif words:
             self.followed.commands.append((command.offset, words))
         return name == "true" or (False if name == "false" else None)
+
+    def _words(self, words: Sequence[Word]) -> list[Value]:
+        return [value for word in words for value in self.variables.words(word)]
+
+    def _printed(self, source: str) -> str | None:
+        """Text of a `$(...)` of `echo`, `printf` and assignments; None where there is another command.
+
+        A shell of its own: what it sets is gone afterwards.
+        """
+        if not PRINTS.match(source) or len(source) > MAX_PRINTING:
+            return None
+        variables, followed = self.variables, self.followed
+        scalars, arrays, environment, depth = variables.scalars, variables.arrays, followed.environment, self._depth
+        variables.work(10 * len(source) + len(scalars) + sum(10 + len(elements) for elements in arrays.values()))
+        variables.scalars, variables.arrays = dict(scalars), {name: [*elements] for name, elements in arrays.items()}
+        followed.environment = dict(environment)
+        commands, notes, refused = len(followed.commands), len(followed.notes), len(variables.refused)
+        try:
+            self._nested(StatementReader(source[2:-1]).script(), 0)
+            texts = [printed(words) for _, words in followed.commands[commands:]]
+            if None in texts or len(followed.notes) > notes or len(variables.refused) > refused:
+                return None
+            return "".join(text or "" for text in texts).rstrip("\n")
+        except SpecError:
+            return None
+        finally:
+            variables.scalars, variables.arrays, followed.environment = scalars, arrays, environment
+            self._depth, self._leaves = depth, ""
+            del followed.commands[commands:], followed.notes[notes:], variables.refused[refused:]
 
     def _assign_number(self, text: str, offset: int) -> bool:
         """`NAME = expression`, `NAME += expression` or `NAME++`, of `let` and `((...))`; whether it is one."""
@@ -403,10 +493,10 @@ class _Follower:
     def _assign(self, command: Command, *, exports: bool) -> None:
         """Assignments before a command are the command's environment: they are read like exports."""
         for assignment in command.assignments:
-            if assignment.name in self._fixed:
+            if assignment.name in self._fixed or (assignment.name == "IFS" and command.words and not exports):
                 continue
             if isinstance(assignment.value, tuple):
-                values = [value for word in assignment.value for value in self.variables.words(word)]
+                values = self._words(assignment.value)
                 self.variables.assign_array(assignment.name, values, appends=assignment.appends)
                 continue
             value = self.variables.value(assignment.value)

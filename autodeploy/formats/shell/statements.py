@@ -15,7 +15,7 @@ from autodeploy.formats.shell.values import (
     Condition,
     Function,
     Link,
-    NotFollowed,
+    Loop,
     Parameter,
     Part,
     Refused,
@@ -394,12 +394,10 @@ class StatementReader(WordReader):
             return [self._condition(start)]
         if keyword in _LOOPS:
             self.position += len(keyword)
-            if keyword in {"for", "select"}:
-                self._skip_words()
-                self._separators("")
-            self._statements(("do",))
-            self._statements(("done",))
-            return [NotFollowed(keyword, start)]
+            name, words, header = self._loop_words() if keyword in {"for", "select"} else ("", None, None)
+            test, _ = self._statements(("do",))
+            body, _ = self._statements(("done",))
+            return [Loop(keyword, start, body, name, words, header, test)]
         if keyword == "case":
             return [self._choice(start)]
         if keyword == "{":
@@ -462,17 +460,22 @@ class StatementReader(WordReader):
             if end == ")":
                 return tuple(patterns)
 
-    def _skip_words(self) -> None:
+    def _loop_words(self) -> tuple[str, tuple[Word, ...] | None, str | None]:
+        """What stands behind `for`: the variable, and the words that it goes through or the inside of `((...))`."""
+        header, words = None, list[Word]()
         while True:
             self.skip_blanks()
             if self.peek() in {"", "\n", ";"}:
-                return
+                break
             if self.peek(2) == "((":
-                self.balanced("(", ")")
+                header = self.balanced("(", ")")[1:-1]
             elif self.peek() in "()<>&|":
                 raise self.error(self.position, Message("importers.unexpected", token=repr(self.peek())))
             else:
-                self.word()
+                words.append(self.word())
+        self._separators("")
+        name = words[0].plain or "" if words else ""
+        return name, tuple(words[2:]) if len(words) > 1 and words[1].plain == "in" else None, header
 
     def _command(self, link: Link) -> Command:
         start, words, assignments = self.position, list[Word](), list[Assignment]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A word that is never carried out, such as a command substitution: its value stays unknown."""
+    """A word that is not carried out: its value stays unknown, unless it is `$(...)` around what only prints."""
 
     source: str
     offset: int
@@ -124,17 +125,37 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class NotFollowed:
-    """A loop: what it does depends on more than the script."""
+class Loop:
+    """`for NAME in words`, `for ((header))`, `while` and `until` with their test, or `select`, which is never followed.
+
+    `words` are None where a `for` goes over the arguments.
+    """
 
     keyword: str
     offset: int
+    body: Sequence[Statement]
+    name: str = ""
+    words: tuple[Word, ...] | None = None
+    header: str | None = None
+    test: Sequence[Statement] = ()
 
 
-Statement = Command | Condition | Choice | Function | NotFollowed
+Statement = Command | Condition | Choice | Function | Loop
 
 
-_BLANKS = re.compile(r"[ \t\r\n]+|[^ \t\r\n]+")  # a carriage return ends the lines of some scripts
+BLANKS = " \t\r\n"  # a carriage return ends the lines of some scripts
+
+
+@lru_cache(maxsize=64)
+def _fields(separators: str) -> re.Pattern[str]:
+    """Separators of fields, those in `hard` even of an empty one, and what stands between them."""
+    white = "".join(each for each in separators if each in BLANKS)
+    hard = "".join(each for each in separators if each not in BLANKS)
+    soft, ends = (f"[{re.escape(each)}]" if each else "(?!)" for each in (white, hard))
+    either = f"[{re.escape(separators)}]" if separators else "(?!)"
+    return re.compile(
+        rf"(?P<hard>(?:{soft})*+{ends}(?:{soft})*+)|(?P<soft>(?:{soft})++)|(?:(?!{either}).)++", re.DOTALL
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +194,12 @@ class Value:
         return sum(len(run.text) for run in self.runs) + 10 * len(self.runs)
 
 
-def joined(values: Iterable[Value]) -> Value:
-    """Values one after another with a blank between them."""
+def joined(values: Iterable[Value], between: str = " ") -> Value:
+    """Values one after another with a blank between them, or what stands for it."""
     runs: list[Run] = []
     for index, value in enumerate(values):
         if index:
-            runs.append(Run(" ", value.offset))
+            runs.append(Run(between, value.offset))
         runs += value.runs
     return Value(tuple(runs))
 
@@ -215,8 +236,8 @@ class WordBuilder:
         """Forgets the quotes around no element at all, unless something else began the word."""
         self._started = self._started and (self.kept or not self._only_quotes or bool(self._runs))
 
-    def split(self, value: Value) -> None:
-        """Characters that blanks cut into words."""
+    def split(self, value: Value, separators: str = BLANKS) -> None:
+        """Characters that blanks, or other separators, cut into words."""
         if not self.splits:
             self.add(value.runs)
             return
@@ -224,8 +245,10 @@ class WordBuilder:
             if run.unknown:
                 self.add([run])
                 continue
-            for match in _BLANKS.finditer(run.text):
-                if match.group().isspace():
+            for match in _fields(separators).finditer(run.text):
+                if match["hard"] or match["soft"]:
+                    if match["hard"]:
+                        self.begin(element=True)
                     self.cut()
                 else:
                     self.add([Run(match.group(), run.offset + match.start())])
