@@ -62,20 +62,20 @@ def test_no_element_is_no_value_of_the_flag_before_it(nothing):
 
 
 LOOPS = [
-    'arr=()\nfor ((i=0; i<5; i++)); do if ((i < 2)); then arr+=(0); else arr+=(1); fi; done\n'
-    "printf -v F '[%s]' \"$(IFS=', '; echo \"${arr[*]}\")\"\np \"$F\" $F",
+    "arr=()\nfor ((i=0; i<5; i++)); do if ((i < 2)); then arr+=(0); else arr+=(1); fi; done\n"
+    'printf -v F \'[%s]\' "$(IFS=\', \'; echo "${arr[*]}")"\np "$F" $F',
     'A=; for x in 1 "2 3" 4; do A="$A,$x"; done; p "$A" "$x"',
     "i=0; while [ $i -lt 7 ]; do i=$((i + 2)); [ $i -eq 4 ] && continue; p $i; done; p end $i",
     "i=0; until [[ $i == 3 ]]; do ((i++)); p a$i; done",
     "for ((i = 3; i > 0; i--)); do for j in a b; do if [ $i = 2 ]; then break; fi; p $i$j; done; done",
     "set -- x y; for w; do p $w; done; for w in; do p never; done",
-    "f() { for a in \"$@\"; do p \"<$a>\"; done; }; f 1 '2 3'",
+    'f() { for a in "$@"; do p "<$a>"; done; }; f 1 \'2 3\'',
     "for x in a b c; do case $x in b) continue ;; esac; p $x; done",
-    "IFS=,; L=1,2,,3; p $L; A=(x y z); p \"${A[*]}\" \"${A[@]}\" ${A[*]}",
+    'IFS=,; L=1,2,,3; p $L; A=(x y z); p "${A[*]}" "${A[@]}" ${A[*]}',
     "IFS=; L='a b'; p $L; A=(x y); p \"${A[*]}\"",
     "IFS=': '; L=' a : b::c '; p $L",
-    "IFS=, read -r a b <<< 1,2; A=(x y); p \"${A[*]}\"",
-    "p \"$(printf '%s-' a b c)\" \"$(echo -n x)\" $(echo a   b) \"$(printf '%d%%\\n\\n' 007)\"",
+    'IFS=, read -r a b <<< 1,2; A=(x y); p "${A[*]}"',
+    'p "$(printf \'%s-\' a b c)" "$(echo -n x)" $(echo a   b) "$(printf \'%d%%\\n\\n\' 007)"',
     "printf -v N '%s=%d ' a 1 b; p \"$N\"; printf -v M x; p $M",
     'X=a; Y=$(X=b; echo $X); p "$X" "$Y"',
     "for ((;0;)); do p never; done; for ((i=1;i<=2;i+=1)); do :; done; p $i",
@@ -114,7 +114,7 @@ def test_loops_without_end_are_left_in_time():
             follow(body)
 
     assert least_cpu_s(read, limit_s=0.8) < 0.8
-    assert follow(f"i=0; while true; do ((i++)); done\np $i").notes
+    assert follow("i=0; while true; do ((i++)); done\np $i").notes
 
 
 @pytest.mark.parametrize("word", ["{a,b}c", "--n={1..4}", "$X{,.bak}", "x{a,{b,c}}"])
