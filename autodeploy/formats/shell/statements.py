@@ -461,7 +461,7 @@ class StatementReader(WordReader):
                 return tuple(patterns)
 
     def _loop_words(self) -> tuple[str, tuple[Word, ...] | None, str | None]:
-        """What stands behind `for`: the variable, and the words that it goes through or the inside of `((...))`."""
+        """Variable behind `for`, and the words that it goes through or the inside of `((...))`."""
         header, words = None, list[Word]()
         while True:
             self.skip_blanks()
