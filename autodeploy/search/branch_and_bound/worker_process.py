@@ -7,6 +7,7 @@ second process can be had, a question is answered at once, by the same code on a
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import platform
@@ -154,6 +155,7 @@ class WorkerProcess(Generic[W]):
         status = 1
         try:
             parent_end.close()
+            gc.freeze()  # what both know is nobody's garbage, and a look at it would copy it
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for the answers
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._serve(child_end, parent)

@@ -18,7 +18,6 @@ from autodeploy.costs.steps.scenarios import context_in
 from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.search.branch_and_bound.frontier import card_bytes
 from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
-from autodeploy.search.branch_and_bound.worker_process import by_two
 from autodeploy.search.choices.effort import cores
 from autodeploy.search.ranking.counterfactuals import steps_from
 from autodeploy.search.ranking.diversity import outlines
@@ -65,43 +64,26 @@ def estimates_in(
     box: UncertaintySet,
     limit_bytes: Callable[[Context], float],
     *,
-    parallel: bool,
     should_cancel: Callable[[], bool] | None,
 ) -> list[Floats] | None:
     """Step times of candidates in each world, with enough recomputed to stay below a limit [rows]; inf where none does.
 
-    parallel : by two processes. None when cancelled.
+    None when cancelled.
     """
-    worker = _Swept(searched, rows, box, limit_bytes, should_cancel or (lambda: False))
-    return by_two(worker, _Swept.estimates, worlds, parallel=parallel, should_cancel=should_cancel)
-
-
-@dataclass
-class _Swept:
-    """Sweeps the same candidates in one world after the other."""
-
-    searched: SearchSpace
-    rows: Ints
-    box: UncertaintySet
-    limit_bytes: Callable[[Context], float]
-    stopped: Callable[[], bool]
-
-    def estimates(self, world: Scenario) -> Floats:
-        """Step times in a world [rows]; inf where there was no time."""
-        estimates = np.full(len(self.rows), np.inf)
-        variants = self.searched.variant[self.rows]
-        for variant in np.unique(variants).tolist():
-            if self.stopped():
-                break
-            of_variant = np.flatnonzero(variants == variant)
-            context = self.searched.contexts[variant]
-            context_in_world = replace(
-                context_in(context, self.box.numbers, world), limit_bytes=self.limit_bytes(context)
-            )
-            estimates[of_variant] = sweep(
-                self.searched.candidates.take(self.rows[of_variant]), context_in_world, parts=False
-            ).after_recompute_s
-        return estimates
+    variants = searched.variant[rows]
+    some = [np.flatnonzero(variants == variant) for variant in np.unique(variants)]
+    candidates = [searched.candidates.take(rows[of_variant]) for of_variant in some]
+    found: list[Floats] = []
+    for world in worlds:
+        if should_cancel is not None and should_cancel():
+            return None
+        estimates = np.full(len(rows), np.inf)
+        for of_variant, taken in zip(some, candidates, strict=True):
+            context = searched.context_of(int(rows[of_variant[0]]))
+            within = replace(context_in(context, box.numbers, world), limit_bytes=limit_bytes(context))
+            estimates[of_variant] = sweep(taken, within, parts=False).after_recompute_s
+        found.append(estimates)
+    return found
 
 
 def bad_worlds(answers: Responses, count: int) -> list[Scenario]:
@@ -407,7 +389,6 @@ class Adviser:
             rows,
             self._box,
             lambda context: self._usual_limit(context, level),
-            parallel=self._parallel,
             should_cancel=self._should_cancel,
         )
         for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):

@@ -28,7 +28,6 @@ from autodeploy.costs.workload.flops import CONVENTION
 from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.candidate import by_context, priced_together
-from autodeploy.search.branch_and_bound.worker_process import by_two, halves_of
 from autodeploy.search.ranking.explanation import features_in_use, headroom
 from autodeploy.search.ranking.measured_speed import rescaled
 from autodeploy.search.ranking.operator_report import lane_report
@@ -54,7 +53,7 @@ from cost_models.swap import exposed_swap_s
 from hardware_profiles.quantities import weakest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.stages.inner_problem import InnerProblem
@@ -321,37 +320,15 @@ def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     return tuple(sorted({ChoiceKey.of(key).name for stage in stages for key in stage}))
 
 
-def plans_of_solved(solved: Sequence[Solved], spec: Spec, identity: Identity, *, parallel: bool = False) -> list[Plan]:
-    """The plans of solved candidates. parallel: by two processes."""
-    # One process describes all together: a batch of one takes as long as one of many, and neither changes a number.
-    halves = halves_of(len(solved)) if parallel else [range(len(solved))]
-    describer = _Describer(solved, spec, identity)
-    described = by_two(describer, _Describer.plans, halves, parallel=parallel, should_cancel=None)
-    plans = {
-        row: plan
-        for half, some in zip(halves, described or (), strict=True)
-        for row, plan in zip(half, some, strict=True)
-    }
-    return [plans[row] for row in range(len(solved))]
-
-
-class _Describer:
-    """Describes solved candidates of a spec."""
-
-    def __init__(self, solved: Sequence[Solved], spec: Spec, identity: Identity) -> None:
-        self._solved, self._spec, self._identity = solved, spec, identity
-        self.stopped: Callable[[], bool] = lambda: False
-
-    def plans(self, rows_described: range) -> list[Plan]:
-        """The plans of some of them; how uncertain they are is computed for all of one context together."""
-        chosen = [self._solved[row] for row in rows_described]
-        laid_out = _laid_out(chosen)
-        layouts = [layout for _, layout in laid_out]
-        slopes: dict[int, Floats] = {}
-        for context, rows in by_context(chosen):
-            together = concatenate([chosen[row].candidate for row in rows])
-            slopes |= dict(zip(rows, slopes_of(together, context, [layouts[row] for row in rows]), strict=True))
-        return [plan_of(*of, self._spec, self._identity, slopes[row]) for row, of in enumerate(laid_out)]
+def plans_of_solved(solved: Sequence[Solved], spec: Spec, identity: Identity) -> list[Plan]:
+    """The plans of solved candidates; how uncertain they are is computed for all of one context together."""
+    laid_out = _laid_out(solved)
+    layouts = [layout for _, layout in laid_out]
+    slopes: dict[int, Floats] = {}
+    for context, rows in by_context(solved):
+        together = concatenate([solved[row].candidate for row in rows])
+        slopes |= dict(zip(rows, slopes_of(together, context, [layouts[row] for row in rows]), strict=True))
+    return [plan_of(*of, spec, identity, slopes[row]) for row, of in enumerate(laid_out)]
 
 
 def layouts_of_solved(solved: Sequence[Solved]) -> list[Layout]:

@@ -240,7 +240,7 @@ def _described(
 ) -> list[Plan]:
     """The documents of plans; in a hurry one after the other, as many as there is time for."""
     if not hurried:
-        together = deadline.describe(lambda: plans_of_solved(solutions, spec, identity, parallel=cores() > 1))
+        together = deadline.describe(lambda: plans_of_solved(solutions, spec, identity))
         if together is not None:
             return together
     documents: list[Plan] = []
