@@ -120,11 +120,12 @@ def test_the_plan_to_launch_instead_stands_second() -> None:
     assert found.risk is not None
     first = found.plans[0]
     assert first.p_fits is not None
-    assert (found.risk.instead is not None) == (first.p_fits < 0.9 and len(found.plans) > 1)
+    surer = [each for each in found.plans[1:] if each.p_fits is not None and each.p_fits >= first.p_fits]
+    assert (found.risk.instead is not None) == (first.p_fits < 0.9 and bool(surer))
     if found.risk.instead is not None:
         assert found.plans[1].plan_id == found.risk.instead
         assert found.plans[1].p_fits is not None
-        assert found.plans[1].p_fits >= FLOOR
+        assert found.plans[1].p_fits >= max(FLOOR, first.p_fits)
 
 
 # Prices alone.
@@ -143,6 +144,14 @@ def costs_of(rows: list[tuple[float, float, int]], price: RiskPrice) -> Any:
 def test_no_cost_is_below_the_time_of_the_fastest(rows: list[tuple[float, float, int]]) -> None:
     found = costs_of(rows, RiskPrice())
     assert (found.costs >= min(row[0] for row in rows) - 1e-9).all()
+
+
+@given(PLANS)
+@settings(max_examples=60, deadline=None)
+def test_a_fallback_is_surer_where_any_plan_is(rows: list[tuple[float, float, int]]) -> None:
+    fits = np.array([row[1] for row in rows])
+    for row, fallback in enumerate(costs_of(rows, RiskPrice()).fallbacks.tolist()):
+        assert fits[fallback] >= fits[row] or fits[row] > np.delete(fits, row).max()
 
 
 @given(PLANS, st.floats(1.1, 20.0))

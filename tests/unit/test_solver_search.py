@@ -18,7 +18,7 @@ from autodeploy.search.choices.layouts import most_layers_per_chunk, templates, 
 from autodeploy.search.choices.memory_options import legal_options
 from autodeploy.search.placement.evaluate import Evaluator
 from autodeploy.search.placement.master import _fillings
-from autodeploy.search.placement.solve import greedy, solve
+from autodeploy.search.placement.solve import best_template, greedy, is_free, solve
 from autodeploy.search.placement.stage_choices import nested_frontier
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s
@@ -61,6 +61,15 @@ def test_one_chunk_a_stage_is_proven_optimal() -> None:
     assert solution.plan.layout.sum(axis=(0, 1)).tolist() == [2, 11]
     assert (stage_bytes(problem(), solution.plan.layout[None], solution.plan.applied[None]) <= 30.0).all()
     assert legal_options(problem(), solution.plan.layout[None], solution.plan.applied[None]).all()
+
+
+def test_more_room_is_of_no_use_where_the_fastest_template_fits() -> None:
+    roomy = problem(limit_bytes=1e3)
+    free = best_template(roomy).plan
+    assert free is not None
+    assert is_free(roomy, free)
+    slow = Evaluator(roomy).plan(to_layout(roomy, np.array([[1, 1, 1, 10]]))[0], np.zeros_like(free.applied))
+    assert not is_free(roomy, slow)
 
 
 def test_the_greedy_is_never_better() -> None:

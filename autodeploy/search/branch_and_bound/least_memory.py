@@ -21,7 +21,7 @@ from autodeploy.search.branch_and_bound.frontier import SearchState, bytes_on_ca
 from autodeploy.search.branch_and_bound.worker_process import WorkerProcess
 from autodeploy.search.choices.effort import QUICK
 from autodeploy.search.choices.memory_options import menus
-from autodeploy.search.placement.solve import solve
+from autodeploy.search.placement.solve import is_free, solve
 from autodeploy.space.tree import OPTIMIZER_STATE_AXES
 
 if TYPE_CHECKING:
@@ -189,21 +189,30 @@ class _Looks:
     def templates(self, ways: Sequence[int]) -> list[tuple[int, Quick]]:
         """Templates of the candidates of an outer strategy that fit, the fastest first.
 
-        Where one has to recompute nothing, ways that are slower without that are not looked at.
+        Where one has to recompute nothing, ways that are slower without that are not looked at, unless they leave more
+        room and that may be of use.
         """
-        bare_s = self._swept.step_time_s
+        swept = self._swept
         found: list[tuple[int, Quick]] = []
-        settled_s = math.inf
+        bare: list[tuple[int, float, bool]] = []  # without options: the step, and whether more room is of no use
+
+        def is_useless(index: int) -> bool:
+            return any(
+                swept.step_time_s[index] >= swept.step_time_s[other]
+                and (free or swept.least_bytes[index] >= swept.least_bytes[other] or swept.bound_s[index] >= step_s)
+                for other, step_s, free in bare
+            )
+
         for index in ways:
             if self.stopped():
                 break
-            if bare_s[index] >= settled_s:
+            if is_useless(index):
                 continue
             problem, solution = self._template(index)
             if solution.plan is not None:
                 found.append((index, (problem, solution)))
                 if not solution.plan.applied.any():
-                    settled_s = min(settled_s, float(bare_s[index]))
+                    bare.append((index, solution.step_s, is_free(problem, solution.plan)))
         return sorted(found, key=lambda one: (one[1][1].step_s, one[0]))
 
     def _template(self, index: int) -> Quick:

@@ -23,6 +23,7 @@ from autodeploy.search.choices.layouts import templates, to_layout, to_sizes, un
 from autodeploy.search.choices.memory_options import legal_options
 from autodeploy.search.placement.evaluate import (
     OPTIMAL_GAP,
+    ROUNDING,
     Evaluator,
     InnerPlan,
     InnerSolution,
@@ -325,6 +326,13 @@ def best_template(problem: InnerProblem, known: Ints | None = None) -> InnerSolu
         fastest = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
         best = None if fastest is None else fastest[1]
     return InnerSolution("pruned" if best is None else "feasible", best)
+
+
+def is_free(problem: InnerProblem, plan: InnerPlan) -> bool:
+    """True where no template is faster than a plan without memory options, whatever the template holds."""
+    layouts = to_layout(problem, templates(problem))
+    none = np.zeros((*layouts.shape[:2], len(problem.options)), dtype=np.int64)
+    return not (Evaluator(problem).step_s(layouts, none, plan.step_s) < plan.step_s * (1.0 - ROUNDING)).any()
 
 
 def _by_stage(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:

@@ -188,11 +188,10 @@ class Advice:
 
     @property
     def else_launched(self) -> Weighed | None:
-        """The launch after a first plan that does not start; None where that is sure enough, or nothing is left."""
+        """The launch after a first plan that does not start; None where that is sure enough, or nothing is surer."""
         first = self.weighed[0]
-        if first.p_fits >= LEAST_P_FITS or first.instead == first.row:
-            return None
-        return next(each for each in self.weighed if each.row == first.instead)
+        instead = next(each for each in self.weighed if each.row == first.instead)
+        return None if first.p_fits >= LEAST_P_FITS or instead is first or instead.p_fits < first.p_fits else instead
 
 
 class Adviser:

@@ -71,7 +71,8 @@ def expected_costs(
     -----
     With z the shared part of the error of memory, plan i starts with Phi((x_i - sqrt(r) z) / sqrt(1 - r)), where
     Phi(x_i) is P(starts): the mean over z has 32 equally probable terms. A plan of the same outer strategy starts where
-    i does not with the difference of both. Where the fallback fails too, the surest plan is launched.
+    i does not with the difference of both. A fallback fits no less surely than what it stands in for, where there is
+    such a plan. Where it fails too, the surest plan is launched.
     """
     unit = float(worth.min())
     launch = unit * price.failed_launch_s / price.run_s
@@ -89,7 +90,8 @@ def expected_costs(
     costs = (
         first * running[:, None] + second * (launch + running[None, ready]) + neither * (2.0 * launch + running[surest])
     )
-    place = costs.argmin(axis=1)
+    surer = (fits[None, ready] >= fits[:, None]) & (ready[None, :] != np.arange(len(worth))[:, None])
+    place = np.where(surer | ~surer.any(axis=1, keepdims=True), costs, np.inf).argmin(axis=1)
     return ExpectedCosts(costs[np.arange(len(worth)), place], ready[place])
 
 
