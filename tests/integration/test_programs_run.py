@@ -287,6 +287,12 @@ def replay(cut: Cut) -> None:
     assert "its own on fewer cards" in text
 
 
+def sealed_predictions(cut: Cut) -> None:
+    cut.set(PAGE=cut.folder / "page.md")
+    cut.main()
+    assert "0 graded" in (cut.folder / "page.md").read_text(encoding="utf-8")
+
+
 def commissioned(cut: Cut) -> None:
     commissioned_clusters.JOBS["small"] = ("llama2-7b", "ascend-800t-a2", 64, 128)
     try:
@@ -324,6 +330,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.recommendations": recommendations,
     "docs.stability": stability,
     "docs.replay": replay,
+    "docs.sealed_predictions": sealed_predictions,
     "tests.benchmarks.commissioned": commissioned,
     "tests.benchmarks.rehearsals": rehearsals,
     "tests.soak.__main__": soak,
