@@ -14,7 +14,7 @@ from autodeploy.reports import figures
 from autodeploy.reports.figures.layout import PART_COLOURS
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.plan_report import count_on_line, evidence_line, evidence_table, measured_mfu
-from autodeploy.reports.recommendation import box_table, rescaled_line
+from autodeploy.reports.recommendation import box_table, ignorance_lines, rescaled_line
 from autodeploy.reports.wording import choices, degrees, field_name, part_names, swap_names
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import RESHAPING, of_launch
@@ -369,6 +369,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "evidence": evidence_line(view.plan, lang),
         "evidence_table": evidence_table(view.plan, lang),
         "uncertain_numbers": box_table(view.plan_set.risk, lang),
+        "ignorances": ignorance_lines(view.plan_set.risk, lang),
         "sure": bool(view.plan.evidence) or view.plan.p_fits is not None,
         "axes": axes(strategy, lang),
         "part_names": part_names(lang),

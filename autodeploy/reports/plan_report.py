@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message, in_language, joined, label, text_of
-from autodeploy.reports.recommendation import box_table, pareto_line, recommendation_lines, rescaled_line
+from autodeploy.reports.recommendation import (
+    box_table,
+    ignorance_lines,
+    pareto_line,
+    recommendation_lines,
+    rescaled_line,
+)
 from autodeploy.reports.run_facts import plans_table, rl_lines, rl_workload, run_facts, spare_table
 from autodeploy.reports.tables import COLUMNS, Block, Table, escape, in_columns, in_markdown
 from autodeploy.reports.wording import (
@@ -419,7 +425,7 @@ def report_blocks(
     blocks += [
         Block(lines=lane_lines(shown, lang)),
         Block(report_text(lang, "evidence"), table=evidence_table(shown, lang)),
-        Block(report_text(lang, "box"), table=box_table(plan_set.risk, lang)),
+        Block(report_text(lang, "box"), ignorance_lines(plan_set.risk, lang), box_table(plan_set.risk, lang)),
         Block(report_text(lang, "menu"), table=menu_table(shown, lang)),
     ]
     return [*(block for block in blocks if block.lines or (block.table and block.table.rows)), last, steps]

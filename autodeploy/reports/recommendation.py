@@ -219,12 +219,34 @@ def box_table(risk: RiskRanking | None, lang: Language) -> Table:
             _end(each.low, each),
             _end(each.high, each),
             f"{percent(each.influence)} %" if each.influence >= 0.0005 else "< 0.1 %",
+            f"{percent(each.regret_pct / 100.0)} %" if each.regret_pct else "",
+            " ".join(f"{name} {value}" for name, value in each.instead.items()) or report_text(lang, "stays"),
+            report_text(lang, each.settled_by) if each.settled_by else "",
             in_language(each.meaning, lang) + report_text(lang, "semicolon") + in_language(each.basis, lang),
         ]
-        for each in sorted(numbers, key=lambda each: (-each.influence, each.name))
+        for each in sorted(numbers, key=lambda each: (-each.regret_pct, -each.influence, each.name))
     ]
-    keys = ("number", "low", "high", "influence", "basis")
-    return Table([report_text(lang, key) for key in keys], rows, {1, 2, 3})
+    keys = ("number", "low", "high", "influence", "loses", "then_best", "cheapest", "basis")
+    return Table([report_text(lang, key) for key in keys], rows, {1, 2, 3, 4})
+
+
+MOST_IGNORANCES = 2
+
+
+def ignorance_lines(risk: RiskRanking | None, lang: Language) -> list[str]:
+    """The numbers whose ignorance may cost the recommended plan most, each with the cheapest measurement of it."""
+    priced = [each for each in (() if risk is None else risk.box) if each.settled_by is not None]
+    dearest = sorted(priced, key=lambda each: (-each.regret_pct, each.name))[:MOST_IGNORANCES]
+    return [
+        report_text(
+            lang,
+            "dearest",
+            number=in_language(each.meaning, lang),
+            cost=percent(each.regret_pct / 100.0),
+            how=report_text(lang, str(each.settled_by)),
+        )
+        for each in dearest
+    ]
 
 
 def _end(value: float, number: BoxNumber) -> str:

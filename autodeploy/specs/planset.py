@@ -271,10 +271,19 @@ class Counterfactual(Document):
     p_fits: Annotated[float | None, Field(ge=0, le=1)] = None
 
 
+Measurement = Literal["probe", "probe_across", "launch", "expert_load_file"]
+"""Measurements from the cheapest on: of one node's kernels, host and links, of two nodes' network, a launch on one
+node, the loads of experts that a run logs.
+"""
+
+
 class BoxNumber(Document):
     """One uncertain number: factors on it at its 10th and 90th percentile, and what its width rests on.
 
     influence: how much it alone changes the ratio of two of the compared plans' step times, at most, as a share.
+    regret_pct: what the recommended plan costs at the worse end above the best plan there, beyond what it costs as
+    predicted; absent where no other plan is best there. instead: axes in which that one differs. settled_by: the
+    cheapest measurement that tells the number.
     """
 
     name: str
@@ -283,6 +292,9 @@ class BoxNumber(Document):
     high: float
     basis: Text
     influence: float = 0.0
+    regret_pct: Annotated[float, Field(exclude_if=lambda value: not value)] = 0.0
+    instead: Annotated[dict[str, int | str], Field(exclude_if=lambda value: not value)] = {}
+    settled_by: Annotated[Measurement | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class RiskRanking(Document):

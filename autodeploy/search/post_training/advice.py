@@ -83,6 +83,11 @@ class RlAdvice:
     least_p_fits: float
 
     @property
+    def weights(self) -> Floats:
+        """Values of a second of each plan's step in the objective, by row: all alike."""
+        return np.ones(len(self.responses.nominal))
+
+    @property
     def fastest(self) -> WeighedChoice:
         """The choice with the shortest predicted step."""
         return min(self.weighed, key=lambda each: (each.step_s, each.row))

@@ -235,7 +235,7 @@ def plan_post_training(spec: Spec, updates: LayoutSearch, stop: Deadline, label:
         Proof(bound, gap, RELAXATION if bound is not None else "", OPTIMAL_GAP),
         counts=_counts(result),
         pareto=pareto_set(ranked, plans),
-        risk=ranking_of(advice) if ranked else None,
+        risk=ranking_of(advice, profile) if ranked else None,
         fastest=_fastest(ranked, plans, advice),
         warnings=(*spec.to_check, *search_notes(spec, result, gap)),
         infeasible=None if plans else infeasible(spec, result, _no_update(spec, search)),

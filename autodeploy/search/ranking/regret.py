@@ -131,6 +131,9 @@ class RiskAdvice(Protocol):
     def responses(self) -> Responses: ...
     @property
     def least_p_fits(self) -> float: ...
+    @property
+    def weights(self) -> Floats:
+        """Values of a second of each plan's step in the objective, by row."""
 
 
 @dataclass(frozen=True, eq=False)

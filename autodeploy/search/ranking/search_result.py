@@ -299,10 +299,11 @@ def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
 def _ranking(advice: Advice | None, order: Sequence[Solved], ranked: Sequence[Plan]) -> RiskRanking:
     """Criterion of the ranking, and the shown plan that is launched where the first does not start."""
     if advice is None:
-        return ranking_of(None)
+        return ranking_of(None, None)
     instead = advice.else_launched
     shown = {id(solved): plan.plan_id for solved, plan in zip(order, ranked, strict=True)}
-    return ranking_of(advice, advice.price, None if instead is None else shown.get(id(instead.solved)))
+    profile = advice.weighed[0].solved.context.profile
+    return ranking_of(advice, profile, advice.price, None if instead is None else shown.get(id(instead.solved)))
 
 
 def _floor_note(spec: Spec, advice: Advice | None) -> tuple[str, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from autodeploy.calibration.causes import SETTLED_BY, cause_of
 from autodeploy.calibration.evidence import realised_share
 from autodeploy.messages import Message
 from autodeploy.search.ranking.advice import DRAWS
@@ -20,6 +23,7 @@ from cost_models.hbm import GIB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.calibration.uncertain_numbers import Uncertain
     from autodeploy.costs.inputs.context import Context
     from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.frontier import SearchState
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from autodeploy.search.ranking.regret import Considered, RiskAdvice
     from autodeploy.specs.planset import Plan, Valley
     from autodeploy.specs.search import SearchSpec
+    from hardware_profiles.profile import Profile
 
 
 # The plan that is fastest by the predicted times alone, and what it bets on against the recommended one.
@@ -194,9 +199,51 @@ def weighed(plan: Plan, advice: Advice | None, solved: Solved, ratio: float) -> 
     )
 
 
-def ranking_of(advice: RiskAdvice | None, price: RiskPrice = DEFAULT_PRICE, instead: str | None = None) -> RiskRanking:
+LEAST_REGRET: Final = 5e-4
+"""Of a step: a number that costs less is no decision."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Price of not knowing one number: what the recommended plan costs at its worse end above the best plan there."""
+
+    regret: float
+    instead: dict[str, int | str]
+
+
+def decisions(advice: RiskAdvice) -> list[Decision | None]:
+    """Of every number of the box; None where the recommended plan stays the best at both ends, or nearly.
+
+    Among plans that fit surely enough. What the recommended plan costs as predicted, for its safety, is no number's.
+    """
+    answers, chosen = advice.responses, advice.weighed[0]
+    ready = [each for each in advice.weighed if each.regret is not None] or [chosen]
+    rows = [each.row for each in ready]
+    nominal = answers.nominal[rows] + np.log(advice.weights[rows])
+    mine = next((place for place, each in enumerate(ready) if each.row == chosen.row), 0)
+    paid = float(nominal[mine] - nominal.min())
+    made: list[Decision | None] = []
+    for number in range(len(answers.box.numbers)):
+        ends = [nominal + side[rows, number] for side in (answers.low, answers.high)]
+        worse = max(ends, key=lambda end: float(end[mine] - end.min()))
+        best = ready[int(worse.argmin())]
+        regret = math.expm1(float(worse[mine] - worse.min())) - math.expm1(paid)
+        if best.row == chosen.row or regret < LEAST_REGRET:
+            made.append(None)
+            continue
+        axes = {name: value for name, value in best.axes.items() if value != chosen.axes.get(name)}
+        made.append(Decision(regret, {name: value for name, value in axes.items() if isinstance(value, int | str)}))
+    return made
+
+
+def ranking_of(
+    advice: RiskAdvice | None,
+    profile: Profile | None,
+    price: RiskPrice = DEFAULT_PRICE,
+    instead: str | None = None,
+) -> RiskRanking:
     """Criterion of the ranking. instead : the plan to launch where the first does not start."""
-    if advice is None:
+    if advice is None or profile is None:
         return RiskRanking(risk="neutral", compared=0, draws=0, least_p_fits=0.0)
     (share, sigma), box = realised_share(), advice.responses.box
     influences = advice.responses.influence([each.row for each in advice.weighed if each.regret is not None])
@@ -208,8 +255,9 @@ def ranking_of(advice: RiskAdvice | None, price: RiskPrice = DEFAULT_PRICE, inst
             high=box.factors(uncertain)[1],
             basis=uncertain.basis,
             influence=round(float(influence), 6),
+            **_priced(decision, uncertain, profile),
         )
-        for uncertain, influence in zip(box.numbers, influences, strict=True)
+        for uncertain, influence, decision in zip(box.numbers, influences, decisions(advice), strict=True)
     )
     return RiskRanking(
         risk="averse",
@@ -224,6 +272,17 @@ def ranking_of(advice: RiskAdvice | None, price: RiskPrice = DEFAULT_PRICE, inst
         instead=instead,
         box=numbers,
     )
+
+
+def _priced(decision: Decision | None, number: Uncertain, profile: Profile) -> dict[str, Any]:
+    if decision is None:
+        return {}
+    settled_by = SETTLED_BY[cause_of(number.multiplies, profile)]
+    return {
+        "regret_pct": round(100.0 * decision.regret, 3),
+        "instead": decision.instead,
+        "settled_by": settled_by,
+    }
 
 
 def fastest_of(first: Plan, ranked: Sequence[Plan], advice: RiskAdvice | None) -> Fastest:
