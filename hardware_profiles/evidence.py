@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_SEEN = 100
 MOST_LOG = 5.0  # a factor of 150 between predicted and met
 MOST_SCALE = 10.0
+MOST_ABSORBED = 1000.0  # log of a factor over log error of a work: a number that a step hardly knows follows it far
 
 Digest = Annotated[str, Field(min_length=16, max_length=16, pattern=r"^[0-9a-f]{16}$")]
 LogRatio = Annotated[float, Field(ge=-MOST_LOG, le=MOST_LOG)]
@@ -49,7 +50,9 @@ class AlikeRuns(BaseModel):
 
     work: Digest
     covariance: Covariance
-    absorbed: Annotated[tuple[Annotated[float, Field(ge=-MOST_LOG, le=MOST_LOG)], ...], Field(max_length=MOST_FACTORS)]
+    absorbed: Annotated[
+        tuple[Annotated[float, Field(ge=-MOST_ABSORBED, le=MOST_ABSORBED)], ...], Field(max_length=MOST_FACTORS)
+    ]
 
     @model_validator(mode="after")
     def _has_one_share_a_factor(self) -> Self:

@@ -123,3 +123,9 @@ def test_shares_that_fit_no_factors_are_refused() -> None:
     document = entry().model_dump()
     with pytest.raises(ValidationError, match="absorbed: expected"):
         AlikeRuns.model_validate(document | {"absorbed": (0.1,)})
+
+
+def test_a_number_that_a_step_hardly_knows_may_follow_the_work_far() -> None:
+    document = entry().model_dump()
+    far = (5.2, *document["absorbed"][1:])
+    assert AlikeRuns.model_validate(document | {"absorbed": far}).absorbed == far

@@ -24,6 +24,7 @@ from autodeploy.reports.recommendation import (
     MOST_BETS,
     box_table,
     fastest_line,
+    ignorance_lines,
     recommendation_lines,
     rescaled_line,
     risk_line,
@@ -157,13 +158,17 @@ def test_the_most_influential_number_comes_first() -> None:
 
 
 def test_shifts_have_signs() -> None:
-    shift = BoxNumber(name="shift", meaning="a shift", low=-0.2, high=0.2, basis="prior: none", influence=0.014)
+    said = {"meaning": "a shift", "basis": "prior: none", "influence": 0.014, "regret_pct": 1.2}
+    priced = {"instead": {"tp": 4, "schedule": "1f1b"}, "settled_by": "probe"}
+    shift = BoxNumber.model_validate({"name": "shift", "low": -0.2, "high": 0.2, **said, **priced})
     quiet = BoxNumber(name="quiet", meaning="a quiet one", low=0.9, high=1.1, basis="prior: none", influence=0.0004)
     found = plan_set(risk=RiskRanking(risk="averse", compared=3, draws=9, least_p_fits=0.9, box=(quiet, shift)))
     assert box_table(found.risk, "en").rows == [
-        ["shift", "-0.2", "+0.2", "1.4 %", "a shift; prior: none"],
-        ["quiet", "0.9", "1.1", "< 0.1 %", "a quiet one; prior: none"],
+        ["shift", "-0.2", "+0.2", "1.4 %", "1.2 %", "tp 4 schedule 1f1b", "probe on a node", "a shift; prior: none"],
+        ["quiet", "0.9", "1.1", "< 0.1 %", "", "stays", "", "a quiet one; prior: none"],
     ]
+    (line,) = ignorance_lines(found.risk, "en")
+    assert line == "Not knowing a shift may cost 1.2 %: probe on a node tells it"
 
 
 def test_evidence_puts_what_no_run_has_first() -> None:
