@@ -154,12 +154,18 @@ def compare(*plans: PlanSet | tuple[PlanSet, Plan]) -> Comparison:
 
 
 def recommend(
-    spec: SpecSource, *, days: float, tokens: float | None = None, max_npus: int | None = None
+    spec: SpecSource,
+    *,
+    days: float | None = None,
+    npu_hours: float | None = None,
+    tokens: float | None = None,
+    max_npus: int | None = None,
 ) -> Recommendation:
-    """Find the fewest cards that train so many tokens in so many days.
+    """Find the fewest cards that train so many tokens in so many days, or the most that so many card-hours pay for.
 
     Parameters
     ----------
+    days : the deadline. npu_hours : the budget; with a deadline too, the answer keeps both.
     tokens : default: the spec's. max_npus : default: 16 times the spec's cards.
 
     Raises
@@ -167,7 +173,8 @@ def recommend(
     autodeploy.SpecError
         with every invalid field, or when there is no number of tokens.
     """
-    return fewest_cards(spec_of(spec), planner=planner, days=days, tokens=tokens, max_npus=max_npus)
+    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
+    return fewest_cards(spec_of(spec), planner=planner, max_npus=max_npus, **asked)
 
 
 def ablate(spec: SpecSource, order: Sequence[str] = ()) -> AblationReport:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from api.http.dependencies import ServicesDep, read_document, run_slowly
 from api.http.openapi import document_request_body
 from api.http.problems import responses
+from autodeploy.analysis.what_if.recommend import budget_in_hours
 from autodeploy.service.launch_requests import (
     CompareClustersRequest,
     ImproveRequest,
@@ -68,7 +69,7 @@ async def improve(
 @router.post(
     "/recommend",
     operation_id="recommend_cards",
-    summary="The fewest cards that meet a deadline",
+    summary="Cards for a deadline, a budget or both",
     responses=responses(400, 413, 415, 422, 503),
     openapi_extra=document_request_body(RecommendRequest),
 )
@@ -80,7 +81,8 @@ async def recommend(
     def answer() -> Recommendation:
         asked = read_request(RecommendRequest, document)
         spec = read_network_spec(asked.spec, services.planner)
-        return services.recommend(spec, days=asked.days, tokens=asked.tokens, max_npus=asked.max_npus)
+        hours = asked.npu_hours or budget_in_hours(spec, asked.cost)
+        return services.recommend(spec, days=asked.days, npu_hours=hours, tokens=asked.tokens, max_npus=asked.max_npus)
 
     return await run_slowly(request, answer)
 

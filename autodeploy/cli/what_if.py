@@ -47,11 +47,20 @@ recommend_app = typer.Typer()
 
 @recommend_app.command(
     epilog="Examples: autodeploy recommend spec.yaml --tokens 13T --days 30; "
+    "autodeploy recommend spec.yaml --budget 200k-card-hours; "
     "autodeploy recommend spec.yaml --days 30 --cluster ascend-800t-a2=1.2 --cluster cloudmatrix-384=2.6"
 )
 def recommend(
     spec_file: SpecFile,
-    days: Annotated[float, typer.Option("--days", metavar="D", help="deadline in days")],
+    days: Annotated[float | None, typer.Option("--days", metavar="D", help="deadline in days")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="B",
+            help="most to spend: 200k card-hours, or money at run.price_per_npu_hour",
+        ),
+    ] = None,
     tokens: Annotated[
         str | None, typer.Option("--tokens", metavar="N", help="tokens to train, e.g. 13T or 500B; default: the spec's")
     ] = None,
@@ -72,20 +81,30 @@ def recommend(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the smallest number of cards that meets a deadline. Exit code 3: none does."""
+    """Find the fewest cards that meet a deadline, or the most that a budget pays for. Exit code 3: none does."""
     from autodeploy.cli.output import write_report
     from autodeploy.kit.errors import SpecError
 
-    if not 0.0 < days <= 36_500.0:
+    if days is None and budget is None:
+        raise SpecError(
+            Message("common.is_required", name="--days"),
+            path="--days",
+            hint=Message("common.at_least_one_of", names="--days, --budget"),
+        )
+    if days is not None and not 0.0 < days <= 36_500.0:
         raise SpecError(Message("common.is_outside", value=f"{days:g}", range="(0, 36500]"), path="--days")
     spec, amount = read_spec(spec_file), None if tokens is None else token_count(tokens)
+    hours = None if budget is None else _budget_hours(spec, budget)
     request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
+    request |= {"npu_hours": hours}
     asked = {name: value for name, value in request.items() if value is not None}
+    if cluster and days is None:
+        raise SpecError(Message("common.is_required", name="--days"), path="--days")
     if cluster:
         compare_clusters(spec, [offer_of(text) for text in cluster], asked, server, output_format, output, lang)
         return
     if server is None:
-        recommendation = _recommend_here(spec, days, amount, max_npus)
+        recommendation = _recommend_here(spec, days, hours, amount, max_npus)
     else:
         from autodeploy.cli.remote import connect
 
@@ -98,6 +117,29 @@ def recommend(
     )
     if recommendation.num_npus is None:
         raise typer.Exit(INFEASIBLE)
+
+
+def _budget_hours(spec: Spec, text: str) -> float:
+    """`200k card-hours` as card-hours; a bare amount is money at the spec's price of a card-hour.
+
+    Raises
+    ------
+    SpecError
+        when it is no amount, or money and the spec has no price.
+    """
+    from autodeploy.analysis.what_if.recommend import budget_in_hours
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.reading import token_amount
+
+    hours = re.fullmatch(r"(.+?)[\s-]*(?:card|npu)[\s-]*hours?", text.strip(), re.IGNORECASE)
+    amount = token_amount(hours[1] if hours else text)
+    if not amount:
+        raise SpecError(
+            Message("common.is_not_of_form", value=repr(text[:40]), form="N | N card-hours"),
+            path="--budget",
+            hint=Message("common.such_as", example="200k card-hours"),
+        )
+    return amount if hours else budget_in_hours(spec, amount) or amount
 
 
 def offer_of(text: str) -> ClusterOffer:
@@ -216,7 +258,7 @@ def recommendation_text(recommendation: Recommendation, lang: Language = "en") -
     """The answer, the plan's degrees, and throughput by number of cards."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.wording import command_text, degrees
+    from autodeploy.reports.wording import command_text, degrees, quantity
 
     lines = [in_language(recommendation.message, lang)]
     if recommendation.plan is not None:
@@ -227,17 +269,25 @@ def recommendation_text(recommendation: Recommendation, lang: Language = "en") -
             f"{row.tokens_per_s:,.0f}",
             "" if row.days is None else f"{row.days:.1f}",
             f"{100.0 * row.efficiency:.0f} %",
-            command_text(lang, "estimated" if row.estimated else "planned"),
+            "" if row.npu_hours is None else quantity(row.npu_hours),
+            "; ".join(
+                [
+                    command_text(lang, "estimated" if row.estimated else "planned"),
+                    *([in_language(row.note, lang)] if row.note else []),
+                ]
+            ),
         ]
         for row in recommendation.scaling
     ]
-    names = ("num_npus", "days", "efficiency", "basis")
-    cards, days, efficiency, basis = (command_text(lang, name) for name in names)
-    columns = [cards, "tokens/s", days, efficiency, basis]
-    return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3}))])
+    names = ("num_npus", "days", "efficiency", "npu_hours", "basis")
+    cards, days, efficiency, hours, basis = (command_text(lang, name) for name in names)
+    columns = [cards, "tokens/s", days, efficiency, hours, basis]
+    return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3, 4}))])
 
 
-def _recommend_here(spec: Spec, days: float, tokens: float | None, max_npus: int | None) -> Recommendation:
+def _recommend_here(
+    spec: Spec, days: float | None, npu_hours: float | None, tokens: float | None, max_npus: int | None
+) -> Recommendation:
     """With the overlay of its cluster, where the database of the settings has been used before."""
     from autodeploy.analysis.what_if.recommend import recommend as recommendation_of
     from autodeploy.kit.settings import load_settings
@@ -248,8 +298,9 @@ def _recommend_here(spec: Spec, days: float, tokens: float | None, max_npus: int
         from autodeploy.service.session import open_services
 
         with open_services(settings) as services:
-            return services.recommend(spec, days=days, tokens=tokens, max_npus=max_npus)
-    return recommendation_of(spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus)
+            return services.recommend(spec, days=days, npu_hours=npu_hours, tokens=tokens, max_npus=max_npus)
+    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
+    return recommendation_of(spec, planner=planner, max_npus=max_npus, **asked)
 
 
 improve_app = typer.Typer()

@@ -174,11 +174,19 @@ def improve(planner: str, launch: Launch) -> ImproveReport:
     return improvements_of(launch, planner=load_planner(planner))
 
 
-def recommend(planner: str, spec: Spec, days: float, tokens: float | None, max_npus: int | None) -> Recommendation:
+def recommend(
+    planner: str,
+    spec: Spec,
+    days: float | None,
+    npu_hours: float | None,
+    tokens: float | None,
+    max_npus: int | None,
+) -> Recommendation:
     """The fewest cards for a deadline."""
     from autodeploy.analysis.what_if.recommend import recommend as recommendation_of
 
-    return recommendation_of(spec, planner=load_planner(planner), days=days, tokens=tokens, max_npus=max_npus)
+    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
+    return recommendation_of(spec, planner=load_planner(planner), max_npus=max_npus, **asked)
 
 
 def points_on(

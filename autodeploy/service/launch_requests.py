@@ -272,10 +272,12 @@ class ImproveRequest(LaunchRequest):
 
 
 class RecommendRequest(Document):
-    """The deadline; `tokens` by default those of the spec."""
+    """A deadline, a budget or both; `tokens` by default those of the spec."""
 
     spec: dict[str, Any]
-    days: Days
+    days: Days | None = None
+    npu_hours: Annotated[float | None, Field(gt=0, le=1e12, description="budget in card-hours")] = None
+    cost: Annotated[float | None, Field(gt=0, le=1e15, description="budget in the spec's currency")] = None
     tokens: TokenCount | None = None
     max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
 
@@ -283,6 +285,7 @@ class RecommendRequest(Document):
 class CompareClustersRequest(RecommendRequest):
     """The deadline, and one to four clusters with their prices on which the spec is planned in place of its own."""
 
+    days: Days
     clusters: Annotated[tuple[ClusterOffer, ...], Field(min_length=1, max_length=MAX_CLUSTERS)]
 
 

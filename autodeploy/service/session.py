@@ -278,9 +278,15 @@ class Services:
         return self._search(calls.improve, self.planner_module, self._known(launch))
 
     def recommend(
-        self, spec: Spec, *, days: float, tokens: float | None = None, max_npus: int | None = None
+        self,
+        spec: Spec,
+        *,
+        days: float | None = None,
+        npu_hours: float | None = None,
+        tokens: float | None = None,
+        max_npus: int | None = None,
     ) -> Recommendation:
-        """The fewest cards that train so many tokens in so many days; nothing is stored.
+        """The cards that train so many tokens in so many days, or for so many card-hours; nothing is stored.
 
         Raises
         ------
@@ -288,7 +294,8 @@ class Services:
             when there is no number of tokens, or there would be too many strategies to look at.
         """
         self.planner.check_space(spec)
-        return self._search(calls.recommend, self.planner_module, self._with_overlay(spec), days, tokens, max_npus)
+        asked = (days, npu_hours, tokens, max_npus)
+        return self._search(calls.recommend, self.planner_module, self._with_overlay(spec), *asked)
 
     def compare_clusters(
         self,

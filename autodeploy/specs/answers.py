@@ -222,16 +222,18 @@ class CardCount(Document):
         float, Field(description="tokens per second per card, relative to the row with the fewest cards")
     ]
     estimated: Annotated[bool, Field(description="estimated by the sweep; false: a solved plan")] = True
+    note: Annotated[Text | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class Recommendation(Told):
-    """The fewest cards that train so many tokens in so many days.
+    """The fewest cards that train so many tokens in so many days, or the most that a budget of card-hours pays for.
 
-    `num_npus` is null where no number of cards that was looked at meets the deadline.
+    `num_npus` is null where no number of cards that was looked at keeps deadline and budget.
     """
 
     tokens: float
-    days: float
+    days: float | None = None
+    npu_hours: Annotated[float | None, Field(description="the budget", exclude_if=lambda value: value is None)] = None
     num_npus: int | None = None
     plan: Plan | None = None
     scaling: tuple[CardCount, ...] = ()

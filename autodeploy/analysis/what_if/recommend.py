@@ -1,4 +1,4 @@
-"""recommend(spec, tokens, days): the fewest cards that meet a deadline, and how throughput grows with cards."""
+"""recommend(spec, tokens, days, budget): cards for a deadline or a budget, and how throughput grows with cards."""
 
 from __future__ import annotations
 
@@ -29,30 +29,56 @@ DAY_S = 86_400.0
 
 
 def recommend(
-    spec: Spec, *, planner: WhatIfPlanner, days: float, tokens: float | None = None, max_npus: int | None = None
+    spec: Spec,
+    *,
+    planner: WhatIfPlanner,
+    days: float | None = None,
+    npu_hours: float | None = None,
+    tokens: float | None = None,
+    max_npus: int | None = None,
 ) -> Recommendation:
-    """The fewest cards that train `tokens` in `days`, with the plan that does.
+    """The fewest cards that train `tokens` in `days`, or the most that `npu_hours` pay for, with the plan that does.
 
     Looked at are whole nodes in numbers without a prime factor above 7: others leave cards or batch undivided. The
     sweep's estimate brackets the answer by bisection, searches of small effort settle it.
 
     Parameters
     ----------
+    days : the deadline. npu_hours : the budget in card-hours; with a deadline too, the answer keeps both.
     tokens : default: the spec's. max_npus : default: 16 times the spec's cards.
 
     Raises
     ------
     SpecError
-        if there is no number of tokens, or the spec can't be planned.
+        if there is no number of tokens, neither deadline nor budget, or the spec can't be planned.
     """
-    return recommend_with_plans(spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus)[0]
+    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens, "max_npus": max_npus}
+    return recommend_with_plans(spec, planner=planner, **asked)[0]  # type: ignore[arg-type]
+
+
+def budget_in_hours(spec: Spec, cost: float | None) -> float | None:
+    """Card-hours that so much money of the spec's currency pays for; None for no budget.
+
+    Raises
+    ------
+    SpecError
+        where the spec has no price of a card-hour.
+    """
+    if cost is None:
+        return None
+    price = None if spec.run is None else spec.run.price_per_npu_hour
+    if not price:
+        needed = Message("common.is_required", name="run.price_per_npu_hour")
+        raise SpecError(needed, path="/run/price_per_npu_hour", hint="run: {price_per_npu_hour: 1.2}")
+    return cost / price
 
 
 def recommend_with_plans(
     spec: Spec,
     *,
     planner: WhatIfPlanner,
-    days: float,
+    days: float | None = None,
+    npu_hours: float | None = None,
     tokens: float | None = None,
     max_npus: int | None = None,
     beside: tuple[float, ...] = (),
@@ -64,13 +90,17 @@ def recommend_with_plans(
     beside : multiples of the cards of the answer (of the most cards, where none meets the deadline) that are searched
         for as well.
     """
+    if days is None and npu_hours is None:
+        either = Message("common.at_least_one_of", names="days, npu_hours")
+        raise SpecError(Message("common.is_required", name="days"), path="/days", hint=either)
     tokens = spec.training.tokens if tokens is None else tokens
     if tokens is None:
         raise SpecError(
             Message("common.is_required", name="training.tokens"), path="/training/tokens", hint="tokens: 13e12"
         )
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"tokens": tokens}), "strategy": None})
-    table = _Table(spec, planner, tokens / (days * DAY_S))
+    needed = 0.0 if days is None else tokens / (days * DAY_S)
+    table = _Table(spec, planner, needed, 0.0 if npu_hours is None else tokens / (npu_hours * 3600.0))
     limit = min(MAX_NPUS, MAX_CARDS_FACTOR * _cards(spec)) if max_npus is None else max_npus
     counts = list(card_counts(_node(spec), limit))
     if not counts:
@@ -79,22 +109,17 @@ def recommend_with_plans(
             path="/max_npus",
             hint=Message("field_fault.at_least", bound=_node(spec)),
         )
-    chosen = _settle(table, counts)
+    chosen = _most_affordable(table, counts, _node(spec)) if days is None else _settle(table, counts)
     for factor in beside:
         wanted = factor * (counts[-1] if chosen is None else chosen)
         table.meets(_nearest(counts, wanted))
-    if chosen is None:
-        message = Message("what_if.no_count_meets_deadline", cards=counts[-1], days=days)
-    else:
-        message = Message(
-            "what_if.deadline_met",
-            cards=chosen,
-            days=table.days_of(chosen, tokens),
-            limit=days,
-        )
+    message = _message(table, chosen, counts, tokens, days, npu_hours)
+    if chosen is not None and not table.affords(chosen):
+        chosen = None  # a deadline that costs more than there is
     answer = Recommendation(
         tokens=tokens,
         days=days,
+        npu_hours=npu_hours,
         num_npus=chosen,
         plan=None if chosen is None else table.plans[chosen],
         scaling=table.rows(tokens),
@@ -103,6 +128,27 @@ def recommend_with_plans(
         engine_version=ENGINE_VERSION,
     )
     return answer, {count: plan for count, plan in sorted(table.plans.items()) if plan is not None}
+
+
+def _message(
+    table: _Table,
+    chosen: int | None,
+    counts: list[int],
+    tokens: float,
+    days: float | None,
+    npu_hours: float | None,
+) -> Message:
+    if chosen is None and days is not None:
+        return Message("what_if.no_count_meets_deadline", cards=counts[-1], days=days)
+    if chosen is None:
+        return Message("what_if.over_budget", hours=npu_hours, cards=counts[0])
+    taken = table.days_of(chosen, tokens)
+    hours = 24.0 * taken * chosen
+    if days is None:
+        return Message("what_if.in_budget", cards=chosen, days=taken, hours=hours, limit=npu_hours)
+    if not table.affords(chosen):
+        return Message("what_if.deadline_costs", cards=chosen, limit=days, hours=hours, budget=npu_hours)
+    return Message("what_if.deadline_met", cards=chosen, days=taken, limit=days)
 
 
 def card_counts(per_node: int, limit: int) -> Iterator[int]:
@@ -123,8 +169,8 @@ def _nearest(counts: list[int], wanted: float) -> int:
 class _Table:
     """Tokens a second of card counts, each computed once."""
 
-    def __init__(self, spec: Spec, planner: WhatIfPlanner, needed: float) -> None:
-        self._spec, self._planner, self.needed = spec, planner, needed
+    def __init__(self, spec: Spec, planner: WhatIfPlanner, needed: float, needed_of_card: float) -> None:
+        self._spec, self._planner, self.needed, self.needed_of_card = spec, planner, needed, needed_of_card
         self._batch = spec.training.global_batch_size.value * spec.training.sample_tokens
         self._level = level_of(spec)
         self._estimates: dict[int, float] = {}
@@ -151,6 +197,12 @@ class _Table:
         plan = self.plans[num_npus]
         return plan is not None and plan.tokens_per_s >= self.needed
 
+    def affords(self, num_npus: int) -> bool:
+        """Whether a plan that a search finds trains within the budget."""
+        self.meets(num_npus)
+        plan = self.plans[num_npus]
+        return plan is not None and plan.tokens_per_s >= self.needed_of_card * num_npus
+
     def plan_against_estimate(self, num_npus: int) -> float:
         """Throughput of the plan that was found against its estimate; 1 where there is none."""
         plan, estimate = self.plans.get(num_npus), self.estimate(num_npus)
@@ -171,6 +223,8 @@ class _Table:
                 continue
             days = tokens / rate / DAY_S
             a_card = rate / count
+            faster = max(rows, key=lambda row: row.tokens_per_s, default=None)
+            slower = faster is not None and rate < faster.tokens_per_s
             rows.append(
                 CardCount(
                     num_npus=count,
@@ -179,6 +233,7 @@ class _Table:
                     npu_hours=24.0 * days * count,
                     efficiency=1.0 if not rows else a_card / (rows[0].tokens_per_s / rows[0].num_npus),
                     estimated=plan is None,
+                    note=Message("what_if.slower_than", cards=faster.num_npus) if faster and slower else None,
                 )
             )
         return tuple(rows)
@@ -193,6 +248,40 @@ def _first_enough(table: _Table, counts: list[int], share: float, low: int, high
         else:
             low = middle + 1
     return low
+
+
+def _most_affordable(table: _Table, counts: list[int], per_node: int) -> int | None:
+    """The count whose plan finishes first within the budget.
+
+    Throughput of a card does not fall evenly with their number, so all counts without a prime factor above 3 are
+    estimated; those that should do are searched, the fastest first.
+    """
+    smooth = [count for count in counts if _is_smooth(count // per_node)]
+    cheapest = max(smooth, key=lambda count: table.estimate(count) / count)
+    share, best = 1.0, None
+    for _ in range(MOST_SEARCHES):
+        left = [
+            count
+            for count in smooth
+            if count not in table.plans
+            and (best is None or table.estimate(count) > table.estimate(best))
+            and table.estimate(count) * share >= table.needed_of_card * count
+        ]
+        if not left and not table.plans:
+            left = [cheapest]  # tells how far plans are from estimates
+        if not left:
+            break
+        count = max(left, key=table.estimate)
+        best = count if table.affords(count) else best
+        share = table.plan_against_estimate(count)
+    return best
+
+
+def _is_smooth(number: int) -> bool:
+    for prime in (2, 3):
+        while number % prime == 0:
+            number //= prime
+    return number == 1
 
 
 def _settle(table: _Table, counts: list[int]) -> int | None:
