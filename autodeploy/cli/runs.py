@@ -13,6 +13,7 @@ from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Ser
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
+    from autodeploy.specs.measured_run import MeasuredRun
     from autodeploy.specs.resources import MovedDocument, RunDocument, RunOutcomeDocument
 
 
@@ -79,6 +80,76 @@ def add(
             outcome = client.add_run(plan_id, body, rehearse=rehearse)
     as_json = output_format is ListFormat.JSON
     write_report(json_text(outcome.model_dump(mode="json")) if as_json else outcome_text(outcome, language(lang)), None)
+
+
+@runs_app.command(epilog="Example: autodeploy runs follow p_7kq2abcd train.log --rehearse 8nodes --page launch.html")
+def follow(
+    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="id of the plan that runs, p_...")],
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="its training log, which may still grow")],
+    rehearse: Annotated[
+        str | None,
+        typer.Option("--rehearse", metavar="NODES", help="the run is its rehearsal on 1node, 8nodes, ..."),
+    ] = None,
+    every: Annotated[float, typer.Option("--every", min=0.1, max=3600, help="seconds between two looks")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="look once instead of until Ctrl-C")] = False,
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE.html", help="also write a page that loads itself again")
+    ] = None,
+    add_run: Annotated[bool, typer.Option("--add", help="report the run when it ends")] = False,
+    lang: Lang = LanguageOption.EN,
+) -> None:
+    """Show a growing log against its plan's prediction. Exit code 1: too slow to go on, or out of memory."""
+    import time
+
+    from autodeploy.analysis.following import following
+    from autodeploy.cli.conversion import stored
+    from autodeploy.cli.exits import GATE_FAILED
+    from autodeploy.cli.output import replacing, talk, write_report
+    from autodeploy.reports.following import followed_page, last_line
+
+    spoken, shown, seen = language(lang), "", -1
+    with stored(plan_id) as (services, view):
+        plan = services.launched(view, rehearse)
+    followed = following(plan, None)
+    try:
+        while True:
+            size = log.stat().st_size if log.is_file() else 0
+            if size != seen:
+                seen, followed = size, following(plan, _so_far(log))
+            line = last_line(followed, spoken)
+            if page is not None:
+                with replacing(page) as stream:
+                    stream.write(followed_page(followed, every, spoken))
+            if line != shown and not once:
+                shown = line
+                talk(line)
+            if once or followed.verdict == "out_of_memory":
+                break
+            time.sleep(every)
+    except KeyboardInterrupt:
+        pass
+    write_report(last_line(followed, spoken) + "\n", None)
+    if add_run and followed.verdict != "waiting":
+        write_report(outcome_text(_add_here(plan_id, log, {}, "", None, None, rehearse), spoken), None)
+    if followed.verdict in {"stop", "out_of_memory"}:
+        raise typer.Exit(GATE_FAILED)
+
+
+def _so_far(log: Path) -> MeasuredRun | None:
+    """The run in a log; None before its first iteration, or while a line is half written."""
+    from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES
+    from autodeploy.formats.measurements.measured_file import read_measured_text
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.text_files import read_text
+
+    if not log.is_file():
+        return None
+    whole, _, _ = read_text(log, max_bytes=MAX_TEXT_BYTES).rpartition("\n")
+    try:
+        (run,) = read_measured_text(whole)
+    except (SpecError, ValueError):
+        return None
+    return run
 
 
 @runs_app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
@@ -175,6 +246,8 @@ def _cells(run: RunDocument, lang: Language) -> list[str]:
 def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
     """The run, what the overlay does to the errors of its cluster, and plans whose place changed."""
     from autodeploy.cli.output import table_text
+    from autodeploy.messages import in_language
+    from autodeploy.reports.run_outcome import told
     from autodeploy.reports.wording import command_text, titled
 
     run, cluster = outcome.run, outcome.cluster
@@ -203,6 +276,8 @@ def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
             lines.append("  " + command_text(lang, "before_now", **figures))
     if outcome.moved is not None:
         lines += [f"  {line}" for line in _moved_lines(outcome.moved, lang)]
+    if paragraph := in_language(told(outcome), lang):
+        lines.append("  " + paragraph)
     text = "\n".join(lines) + "\n"
     if outcome.reranked:
         rows = [

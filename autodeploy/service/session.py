@@ -11,6 +11,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.reports.commissioning import rule_of
 from autodeploy.reports.comparison import compare_plans, rehearsal_lines
+from autodeploy.reports.run_outcome import told
 from autodeploy.service import calls
 from autodeploy.service.batches import BatchService
 from autodeploy.service.clusters.overlays import with_overlay
@@ -417,10 +418,14 @@ class Services:
         rehearsed = None if rehearse is None else self.rehearsal(view, rehearse)
         outcome = self.runs.add(plan_id, measured, rehearsal=rehearsed)
         said = outcome.run.measured_step_time_s is not None or outcome.run.measured.out_of_memory is not None
-        if outcome.cluster is None or not said:
-            return outcome
-        moved = self._call(calls.moved, self.planner_module, view.plan_set, view.plan, outcome.cluster)
-        return outcome.model_copy(update={"moved": moved})
+        if outcome.cluster is not None and said:
+            moved = self._call(calls.moved, self.planner_module, view.plan_set, view.plan, outcome.cluster)
+            outcome = outcome.model_copy(update={"moved": moved})
+        return outcome.model_copy(update={"told": str.__str__(told(outcome))})
+
+    def launched(self, view: PlanView, rehearse: str | None) -> Plan:
+        """The plan whose log is followed: a stored plan, or its rehearsal on so many nodes."""
+        return view.plan if rehearse is None else self.rehearsal(view, rehearse).plan
 
     def rehearsal(self, view: PlanView, nodes: str) -> Rehearsal:
         """The rehearsal of a stored plan; errors as `autodeploy.analysis.rehearsal.rehearse`."""

@@ -42,6 +42,10 @@ class ProfilerTimes(Document):
         return self.computing_s + self.communication_s + self.bubble_s + self.free_s
 
 
+Timer = Literal["forward-backward", "all-grads-sync", "optimizer"]
+"""Timers of Megatron-LM (training.py, training_log) that divide a step: the pipeline, and what follows it."""
+
+
 class GemmPoint(Document):
     """One measured matrix multiplication C[m, n] = A[m, k] B[k, n]."""
 
@@ -105,6 +109,13 @@ class MeasuredRun(Document):
     original: dict[str, Any] = {}
     note: Annotated[str, Field(max_length=4000)] = ""
     out_of_memory: OutOfMemory | None = None
+    timers: Annotated[
+        dict[Timer, tuple[PartSeconds, PartSeconds]],
+        Field(
+            description="seconds of a step by the framework's own timers: least and most of the ranks",
+            exclude_if=lambda value: not value,
+        ),
+    ] = {}
 
     @model_validator(mode="after")
     def _something_was_measured(self) -> Self:

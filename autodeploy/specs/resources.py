@@ -320,6 +320,7 @@ class RunOutcomeDocument(Resource):
     cluster: ClusterDocument | None
     reranked: tuple[ReestimatedDocument, ...]
     moved: Annotated[MovedDocument | None, Field(description="absent where there is no overlay")] = None
+    told: Annotated[str, Field(description="what moved and why, in a paragraph")] = ""
     created: Annotated[bool, Field(exclude=True)] = False
 
 

@@ -68,7 +68,7 @@ def job(name: str) -> PlanSet:
                 "model": preset,
                 "cluster": {"profile": profile, "num_npus": npus, "overlay": "none"},
                 "training": {"seq_length": 4096, "global_batch_size": batch},
-                "search": {"target": "mindspeed-llm", "time_limit_s": 120, "top_k": TOP_K},
+                "search": {"target": "mindspeed-llm", "time_limit_s": 900, "top_k": TOP_K},
             }
         )
     )

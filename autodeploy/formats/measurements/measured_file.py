@@ -27,7 +27,7 @@ from autodeploy.formats.measurements.profiler_tables import is_step_trace, read_
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
-from autodeploy.specs.measured_run import MeasuredRun, OutOfMemory
+from autodeploy.specs.measured_run import MeasuredRun, OutOfMemory, Timer
 from autodeploy.specs.text_files import in_file, load_json, read_text
 
 if TYPE_CHECKING:
@@ -202,6 +202,10 @@ def _run(strategy: dict[str, int], rows: Sequence[TableRow]) -> MeasuredRun:
 
 # The training log of Megatron-LM and MindSpeed-LLM: time per iteration, throughput, memory.
 ITERATION_MARK = "elapsed time per iteration (ms):"
+# megatron/core/timers.py: a name, dots, and (min, max) over the ranks or max alone, in ms of a step.
+_TIMER = re.compile(
+    r"^\s*(forward-backward|all-grads-sync|optimizer) \.+: \(?([0-9.]{1,20})(?:, ([0-9.]{1,20})\))?\s*$"
+)
 _MEMORY = re.compile(r"max allocated:\s*([^|\s]{1,40})")
 _THROUGHPUT = "throughput per gpu (tflop/s/gpu)"
 MIB_PER_GIB = 1024.0
@@ -222,6 +226,7 @@ def read_training_log(text: str) -> MeasuredRun:
     """
     rows: list[tuple[int, dict[str, str]]] = []
     peaks: list[float] = []
+    timers: dict[Timer, list[tuple[float, float]]] = {}
     skipped = 0
     for line, content in enumerate(lines_of(text), start=1):
         if ITERATION_MARK in content:
@@ -229,6 +234,10 @@ def read_training_log(text: str) -> MeasuredRun:
             if fields.get("number of skipped iterations", "0") not in {"0", ""}:
                 skipped += 1
             rows.append((line, fields))
+        elif (match := _TIMER.search(content)) is not None:
+            name: Timer = match[1]  # type: ignore[assignment]
+            span = (number(match[2], line, name) * 1e-3, number(match[3] or match[2], line, name) * 1e-3)
+            timers.setdefault(name, []).append(span)
         elif "max allocated:" in content and (match := _MEMORY.search(content)):
             peaks.append(positive(match[1], line, "max allocated"))
     if not rows:
@@ -255,6 +264,7 @@ def read_training_log(text: str) -> MeasuredRun:
         tflops_per_npu=statistics.median(speeds) if speeds else None,
         peak_memory_gib=max(peaks) / MIB_PER_GIB if peaks else None,
         strategy={} if batch is None else {"global_batch_size": batch},
+        timers={name: _steady_span(spans) for name, spans in timers.items()},
         original={
             "iterations": len(rows),
             "iterations_at_other_batches": len(rows) - len(used),
@@ -263,6 +273,12 @@ def read_training_log(text: str) -> MeasuredRun:
             "max_allocated_mib": max(peaks) if peaks else None,
         },
     )
+
+
+def _steady_span(spans: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Medians of least and most over the later half of the intervals that were logged."""
+    later = spans[len(spans) // 2 :]
+    return statistics.median(span[0] for span in later), statistics.median(span[1] for span in later)
 
 
 def _fields(content: str) -> dict[str, str]:
