@@ -17,7 +17,7 @@ AFTER_PIPELINE: Final = ("exposed_dp_s", "optimizer_s")
 
 
 def following(plan: Plan, measured: MeasuredRun | None) -> Following:
-    """What a log says so far; without a first iteration nothing but the prediction."""
+    """The state of a launch by its log so far; without a first iteration nothing but the prediction."""
     interval = plan.uncertainty
     said = Following(
         plan_id=plan.plan_id,
