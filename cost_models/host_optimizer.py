@@ -36,7 +36,7 @@ def host_adam_s(
     kernel: str,
     threads: Number,
     *,
-    core_ratio: float,
+    core_ratio: Number,
     host_bytes_per_s: float,
     link_bytes_per_s: Number,
 ) -> Floats:

@@ -22,8 +22,18 @@ EXAMPLE = ROOT / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
 RECORDS = {"Ascend": "ascend.jsonl", "NVIDIA": "nvidia.jsonl"}
 FITTED = {"800T A2": "ascend-800t-a2", "A100": "nvidia-a100-80g", "H100": "nvidia-h100"}
 TITLES = {
-    "en": ("records", "quantity", "runs", "sources", "median error", "mean", "90th percentile", "bias"),
-    "zh": ("记录", "指标", "条数", "来源", "误差中位数", "平均", "90 分位", "偏差"),
+    "en": (
+        "records",
+        "quantity",
+        "runs",
+        "sources",
+        "median error",
+        "mean",
+        "90th percentile",
+        "bias",
+        "nearest MFU carried over",
+    ),
+    "zh": ("记录", "指标", "条数", "来源", "误差中位数", "平均", "90 分位", "偏差", "最近记录的 MFU"),
 }
 QUANTITIES = {
     "en": {
@@ -72,7 +82,8 @@ def _table(reports: dict[str, ValidationReport], language: Language) -> str:
             if each is not None:
                 sources = _sources(RECORDS[name], quantity)
                 errors = " | ".join(f"{100 * value:.1f} %" for value in (each.median_ape, each.mape, each.p90_ape))
-                lines.append(f"| {name} | {title} | {each.n} | {sources} | {errors} | {100 * each.bias:+.1f} % |")
+                bias, null = f"{100 * each.bias:+.1f} %", _null(RECORDS[name], quantity)
+                lines.append(f"| {name} | {title} | {each.n} | {sources} | {errors} | {bias} | {null} |")
     return "\n".join([*lines, "", ""])
 
 
@@ -90,6 +101,17 @@ def _sources(file: str, quantity: str) -> int:
             and (quantity == "memory" or quantity == f"kind {kind_of_record(record)}")
         }
     )
+
+
+def _null(file: str, quantity: str) -> str:
+    """Mean error where the utilisation of the nearest record of another family of models is carried over."""
+    from autodeploy.specs.record import read_records
+    from docs.accuracy_page.null_models import beside, carried_errors, kinds_of_rows
+
+    kinds = kinds_of_rows()
+    records = read_records(ROOT / "autodeploy" / "calibration" / "records" / file)
+    found = beside((r.id for r in records if f"kind {kinds.get(r.id)}" == quantity), carried_errors())
+    return "-" if found is None else f"{100 * found.null:.0f} %"
 
 
 def _left_out(language: Language) -> str:

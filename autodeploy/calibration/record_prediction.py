@@ -13,7 +13,7 @@ from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.costs.prediction_spread import FEW_ITERATIONS, STEADY, memory_spread, run_in_context, spread_of
 from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.costs.steps.one_strategy import candidate_of, layout_of
-from autodeploy.costs.steps.scenarios import estimate_and_slopes, new_shape_range
+from autodeploy.costs.steps.scenarios import estimate_and_slopes, host_range
 from autodeploy.costs.workload.flops import forward_flops_per_token
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -22,6 +22,7 @@ from autodeploy.specs.rl import ASSUMED_CV
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.software import features_of, release_of
 from autodeploy.specs.spec import Spec
+from autodeploy.specs.training import TRAINED_IMBALANCE
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
 from cost_models.response_lengths import lognormal_lengths
@@ -153,9 +154,11 @@ def runnable(record: Record, profile: Profile) -> Record:
     if precision not in peaks and "bf16" in peaks:
         diagnoses.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
         update["training"] = record.training.model_copy(update={"precision": "bf16"})
+    real: dict[str, Any] = _real_router(record, diagnoses)
     if histogram := _real_lengths(record, diagnoses):
-        training = update.get("training", record.training)
-        update["training"] = training.model_copy(update={"sequence_length_histogram": histogram})
+        real["sequence_length_histogram"] = histogram
+    if real:
+        update["training"] = update.get("training", record.training).model_copy(update=real)
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     strategy = record.strategy
     needed = strategy.tp * strategy.pp * strategy.cp
@@ -168,6 +171,18 @@ def runnable(record: Record, profile: Profile) -> Record:
     if changes:
         update["strategy"] = strategy.model_copy(update=changes)
     return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *diagnoses.found)})
+
+
+def _real_router(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
+    """Loads of experts of an update phase, whose record counts as pre-training: its weights are trained ones."""
+    training = record.training
+    named = training.router == "forced" or training.imbalance.value != 1.0 or training.expert_load_file is not None
+    if not record.model.is_moe or release_of(record).stack.trains != "updates" or named:
+        return {}
+    sustained, peak = TRAINED_IMBALANCE
+    text = f"of trained weights; read as {sustained.value} at EP {sustained.at_ep}"
+    diagnoses.say("/training/routing_imbalance", text, widens=False)
+    return {"routing_imbalance": sustained, "routing_imbalance_peak": peak}
 
 
 def _real_lengths(record: Record, diagnoses: Diagnoses) -> dict[str, float] | None:
@@ -365,7 +380,7 @@ def record_spread(predicted: Prediction) -> Spread:
     """
     assert predicted.slopes is not None
     variance = covariance_of(predicted.profile).variance_of(predicted.slopes)
-    asymmetric = new_shape_range(predicted.candidate, predicted.context, predicted.layout)
+    asymmetric = host_range(predicted.candidate, predicted.context, predicted.layout)
     return spread_of(predicted.context.family, _run(predicted), variance, asymmetric=asymmetric)
 
 

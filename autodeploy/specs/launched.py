@@ -49,7 +49,7 @@ def network_of(model: ModelSpec) -> Network | None:
     recipe = model.recipe_or_default
     values = {
         "pre_norm": model.norm_layout == "pre",
-        "rotates_whole_heads": not model.learned_position_embeddings
+        "rotates_whole_heads": model.rotates
         and (model.attention.own_positions or recipe.partial_rotary_factor in {None, 1.0}),
         **{kind.name: kind is model.attention for kind in ATTENTION_KINDS},
         "moe": model.is_moe,

@@ -85,6 +85,10 @@ class ModelSpec(Document):
     learned_position_embeddings: Annotated[
         int, Field(ge=0, le=16_777_216, description="rows of a learned position table; 0: rotary"), _WHOLE
     ] = 0
+    alibi: Annotated[
+        bool,
+        Field(description="biases of distances on scores, instead of rotations", exclude_if=lambda value: not value),
+    ] = False
     sliding_window: Annotated[
         int | None,
         Field(ge=1, le=16_777_216, description="tokens; applies to every layer if layer_types is absent"),
@@ -196,6 +200,17 @@ class ModelSpec(Document):
             self.__dict__["num_key_value_heads"] = self.num_attention_heads
         if self.head_dim == 0:
             self.__dict__["head_dim"] = max(1, self.qk_head_dim or self.hidden_size // self.num_attention_heads)
+
+    @property
+    def rotates(self) -> bool:
+        """Presence of rotary positions: neither learned ones nor biases of distances."""
+        return not (self.learned_position_embeddings or self.alibi)
+
+    @property
+    def layer_norms(self) -> bool:
+        """Norms about the mean (LayerNorm), which PyTorch has one kernel for."""
+        norm = self.recipe_or_default.normalization
+        return norm == "LayerNorm" or (norm is None and self.learned_position_embeddings > 0)
 
     @property
     def recipe_or_default(self) -> Recipe:

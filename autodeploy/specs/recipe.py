@@ -88,7 +88,7 @@ class RopeScaling(Document):
 
 
 class Recipe(Document):
-    """Settings of a launch that cost no time or memory. Absent: not given."""
+    """Settings of a launch that cost little or no time or memory. Absent: not given."""
 
     rope_theta: float | None = _positive("base of rotary positions", 1e12)
     compress_rope_theta: float | None = _positive("base of rotary positions in layers with compressed keys", 1e12)

@@ -330,7 +330,7 @@ def _device(cluster: dict[str, Any], device: str, log: Diagnoses) -> None:
 
 
 def _training(training: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
-    """The run's sizes; published runs state no imbalance: one without means balanced experts."""
+    """The run's sizes; published runs state no imbalance: one of pre-training without means balanced experts."""
     fields = {k: v for k, v in training.items() if v is not None}
     for other, name in (("sequence_length", "seq_length"), ("seq_len", "seq_length"), ("gbs", "global_batch_size")):
         if other in fields:
@@ -342,7 +342,7 @@ def _training(training: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
         fields["precision"] = log.word(
             "/training/precision", fields["precision"], words.PRECISIONS, words.NEAREST_PRECISIONS
         )
-    if "routing_imbalance" not in fields:
+    if "routing_imbalance" not in fields and fields.get("kind", "pretrain") == "pretrain":
         fields |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
     return fields
 

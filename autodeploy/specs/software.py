@@ -79,7 +79,8 @@ def features_of(record: Record) -> frozenset[str]:
 # Facts that runs may name beside the features: mechanisms that cost or save without a switch here.
 RELEASE_FACTS = frozenset(
     {
-        *("graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
+        *("graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout", "attention_dropout"),
+        "square_alibi",
         *("fused_gradient_accumulation", *WORDS),
         *("unfused_optimizer", "whole_vocabulary"),
         *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),

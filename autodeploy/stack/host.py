@@ -24,6 +24,7 @@ HOST_VALUES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "optimizer_on_host": ("swapped", "updated"),
         "optimizer_kernel": CPU_KERNELS,
         "loss": ("plain", "scored"),
+        "rotary": ("whole", "by_document"),
     }
 )
 HOST_UNITS: Final[Mapping[str, str]] = MappingProxyType(
@@ -44,7 +45,8 @@ class HostSoftware:
     deviation over mean, where their work differs. reads_of_packs : of packed documents' bounds by an attention, for
     which the host waits. experts_apart : each expert has parameters of its own. updates : the host runs the optimizer
     on the states that lie there, else they stream through the device. kernel, threads, fraction : of that optimizer,
-    and of the states there. scores : the loss divides logits by a temperature first.
+    and of the states there. scores : the loss divides logits by a temperature first. rotates_documents : queries and
+    keys of packed documents are rotated one document after another.
     """
 
     changing_shapes: bool = False
@@ -59,6 +61,7 @@ class HostSoftware:
     threads: float = 1.0
     fraction: float = 1.0
     scores: bool = False
+    rotates_documents: bool = False
 
     @classmethod
     def of(cls, facts: Mapping[str, str], intervals: Mapping[str, tuple[float, ...]]) -> HostSoftware:
@@ -78,6 +81,7 @@ class HostSoftware:
             threads=float(facts.get("optimizer_threads", 1.0)),
             fraction=float(facts.get("optimizer_fraction", 1.0)),
             scores=facts.get("loss") == "scored",
+            rotates_documents=facts.get("rotary") == "by_document",
         )
 
     def of_strategy(self, offload_fraction: float | None) -> HostSoftware:

@@ -8,13 +8,16 @@ import numpy as np
 
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.record_prediction import is_update_phase
+from autodeploy.costs.inputs.context import PRETRAINING
 from docs.accuracy_page.aims import by_configuration
 from docs.accuracy_page.errors import errors_of
 from docs.accuracy_page.misses import left_aside
+from docs.accuracy_page.null_models import beside, carried_errors, kinds_of_rows, peer_errors
 from docs.accuracy_page.sets import A100, ASCEND, B200, H100
 from docs.accuracy_page.shared import SERIES, SHARED_TITLES, pairs_by_sharing, shared_node_rows
 from docs.accuracy_page.splits import share_inside
 from docs.accuracy_page.texts import (
+    BESIDE_INTRO,
     EXPERTS_INTRO,
     HEADING,
     HOW,
@@ -50,7 +53,7 @@ def page(measures: Measures, *, first: Sequence[Line] = (), last: Sequence[Line]
     first, last : figures before and after those of the records. more : sections after the worst records.
     """
     parts = [HEADING, aims_table([*first, *measures.board, *last]), _experts(measures), _memory(measures.peaks)]
-    parts += [_intervals(measures), _dense(measures), _orders(measures), _worst(measures), *more]
+    parts += [_intervals(measures), _dense(measures), _beside(measures), _orders(measures), _worst(measures), *more]
     parts += [NOT_MODELLED, NOT_COVERED, HOW]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -129,6 +132,27 @@ def _without_doubted(measures: Measures, inside: Runs) -> str:
         f"{percent(errors.mape)}, 90th percentile {percent(errors.p90_ape)} of {errors.n} runs; without the farthest "
         f"of them, `{rest.records[worst].id}`, {percent(fewer.mape)} and {percent(fewer.p90_ape)}."
     )
+
+
+def _beside(measures: Measures) -> str:
+    """The same runs by models that know less."""
+    records = [*(r for runs in measures.runs.values() for r in runs.records), *measures.apart.records]
+    carried, kinds = carried_errors(), kinds_of_rows()
+    groups: dict[str, list[str]] = {}
+    for record in records:
+        maker = "NVIDIA" if record.cluster.profile.startswith("nvidia") else "Ascend"
+        kind = "experts" if record.model.is_moe else "dense"
+        groups.setdefault(f"{maker}, {kinds.get(record.id, PRETRAINING)}, {kind}", []).append(record.id)
+    rows = [(name, "nearest record's utilisation", beside(ids, carried)) for name, ids in groups.items()]
+    peers = peer_errors(records)
+    rows += [("what it can say", name, beside(errors, errors)) for name, (_, errors) in peers.items()]
+    cells = [(name, null, e.runs, percent(e.predicted), percent(e.null)) for name, null, e in rows if e is not None]
+    told = [
+        f"`{name}` is {peer['repository']} @{peer['commit'][:8]}: `{peer['command']}`; {peer['inputs']}."
+        for name, (peer, _) in peers.items()
+    ]
+    titles = ("set", "null model", "runs", "predicted, mean", "null model, mean")
+    return "\n\n".join([f"## Beside models that know less\n\n{BESIDE_INTRO}", table(titles, cells), *told])
 
 
 def _run_cells(record: Record) -> list[str]:

@@ -26,14 +26,20 @@ Peak memory, counted the way each source counts it (allocated, reserved or used 
 model is fitted, so every figure is out of sample. Runs that are off by more than 8 % are listed below. In four of
 them the record contradicts its own log or script: a vocabulary that the allocated memory rules out
 (`ST_minicpm_2b_tp1_pp1` implies 32,000 entries, `ST055` about 59,000), a script that trains quantised weights
-(`ST104`), and a layer list missing from the record (`ST112`). Without these four, 2 of 29 are under-predicted by
-more than 8 %: by 10 and 12 %, and neither above 20 GiB.
+(`ST104`), and a layer list missing from the record (`ST112`). Without these four, 5 of 34 are under-predicted by
+more than 8 %: by 10 to 13 %, none above 20 GiB; three of the five are updates by verl over Megatron-LM.
 """.strip()
 
 INTERVALS_INTRO = """
 The interval of a prediction starts from the spread of left-out residuals in its class (chip, dense or MoE), with
 every configuration counted once. It widens with the uncertainty of the fitted numbers and with the distance from
 the records. The share inside should be 80 %; the half-width shows the price of that coverage.
+""".strip()
+
+BESIDE_INTRO = """
+Mean errors of the same runs, each predicted by a fit without its family of models (kinds that no fit sees: without
+its source), and by what anybody has without a model: the utilisation of the record that ran most alike, of another
+family of models, carried over. Other programs are given the same inputs where they can say them.
 """.strip()
 
 WORST_INTRO = """

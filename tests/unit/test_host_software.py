@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from autodeploy.analysis.what_if.improve import host_of, neighbours
+from autodeploy.calibration.record_prediction import measured_step_s, predict_record
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.inputs.build_context import profile_of, spec_context
 from autodeploy.costs.layers.layer_cost import launches
 from autodeploy.costs.prediction_spread import Z80, coverage, nearest_record, spread_of
+from autodeploy.costs.steps.scenarios import CORE_RANGE, host_range, times_of_host
 from autodeploy.costs.workload.layers import layer_table
 from autodeploy.costs.workload.operators import OperatorFeatures
 from autodeploy.costs.workload.sparse_attention import row_bytes
@@ -294,3 +297,25 @@ def test_what_a_context_runs_tells_its_kind() -> None:
     assert spec_context(given, profile, frozenset()).kind_of_run == "pretraining"
     assert spec_context(given, profile, frozenset(), host=LATE).kind_of_run == "updates"
     assert spec_context(given, profile, frozenset({"fsdp"})).kind_of_run == "sharded"
+
+
+def test_an_unmeasured_core_widens_a_run_with_adam_on_the_host_alone() -> None:
+    runs = {r.id: predict_record(r) for r in shipped_records() if r.id in {"SAPO_mbs8_ep8", "MSF03"}}
+    ranges = {name: host_range(p.candidate, p.context, p.layout) for name, p in runs.items()}
+    assert ranges["MSF03"] == (0.0, 0.0)
+    one = runs["SAPO_mbs8_ep8"]
+    later = times_of_host(one.candidate, one.context, one.layout, (1.0, CORE_RANGE[1]), "host_core")
+    on_cores = one.estimate.breakdown["optimizer_s"]
+    assert later[1] - later[0] == pytest.approx(on_cores, rel=0.05)  # twice as long, but for the link's copies
+    assert ranges["SAPO_mbs8_ep8"][1] > np.log(later[1] / later[0])
+
+
+def test_the_cost_of_a_new_shape_has_the_least_squares_of_its_source() -> None:
+    factors = (0.95, 1.0, 1.05)
+    runs = [r for r in shipped_records() if r.id.startswith("SAPO_mbs")]
+    squares = np.zeros(3)
+    for run in runs:
+        p = predict_record(run)
+        squares += np.log((measured_step_s(run) or 0.0) / times_of_host(p.candidate, p.context, p.layout, factors)) ** 2
+    assert len(runs) == 4
+    assert int(np.argmin(squares)) == 1

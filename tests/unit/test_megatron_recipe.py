@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import estimate
 from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.planset import plan_set_of_one
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.recipe import Recipe, RopeScaling
+from tests import factories
 
 SHAPE = (
     "--num-layers 4 --hidden-size 64 --ffn-hidden-size 160 --num-attention-heads 8 --seq-length 128 --vocab-size 1000"
@@ -139,3 +144,24 @@ def test_what_is_not_carried_is_told() -> None:
 def test_a_mistake_names_its_place() -> None:
     with pytest.raises(SpecError, match=r"line 1, column \d+: --norm-epsilon: 'small' is not a number"):
         imported("--norm-epsilon small")
+
+
+@pytest.mark.parametrize("target", ["mindspeed-llm", "megatron"])
+def test_biases_of_distances_are_read_and_written_instead_of_rotations(target: str) -> None:
+    model = imported("", SHAPE.replace(" rope", " alibi")).document["model"]
+    assert model["alibi"] is True
+    assert "rope_theta" not in (model.get("recipe") or {})
+    document = {
+        "model": model,
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+        "training": {"seq_length": 128, "global_batch_size": 8},
+        "search": {"target": target},
+        "strategy": {"tp": 8, "pp": 1, "features": ["flash_attention"]},
+    }
+    spec = read_spec_document(document)
+    chosen = estimate(spec)
+    written = export(
+        plan_set_of_one(factories.plan_set().search, spec, chosen, spec.search.objective), chosen, target
+    ).text
+    assert "--position-embedding-type alibi" in written
+    assert "--use-rotary-position-embeddings" not in written

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+from autodeploy.calibration.record_prediction import runnable
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.inputs.expert_balance import persistent_shares
+from autodeploy.costs.post_training.samples import samples_of, update_training
 from autodeploy.kit.errors import SpecError
 from autodeploy.reports.plan_report import experts_line, plan_block
 from autodeploy.search.planner import estimate
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.reading import read_spec_document
-from autodeploy.specs.training import TrainingSpec, router_of, stated
+from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.training import LEARNING_IMBALANCE, TRAINED_IMBALANCE, TrainingSpec, router_of, stated
+from cost_models.expert_skew import SkewFamily, family_imbalance
+from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
 
 BATCH: dict[str, Any] = {"seq_length": 4096, "global_batch_size": 3840}
+RL: dict[str, Any] = {
+    "prompts_per_step": 64,
+    "responses_per_prompt": 4,
+    "prompt_length": {"mean": 90, "max": 512},
+    "response_length": {"mean": 509, "max": 1024},
+}
 
 
 def document(model: str = "deepseek-v3", training: dict[str, Any] | None = None, **strategy: Any) -> dict[str, Any]:
@@ -40,6 +53,49 @@ def test_a_number_is_of_32_ranks_and_a_mapping_of_its_own() -> None:
     assert (training.imbalance_peak.value, training.imbalance_peak.at_ep) == (2.0, 32)
     assert training.model_dump(mode="json")["routing_imbalance"] == {"value": 1.5, "at_ep": 64}
     assert stated(1.3).at_ep == 32
+
+
+# Tokens of 16 ranks over 1,000 iterations, Qwen3-30B-A3B on GSM8K, layers 0, 20 and 47: max / mean of as many
+# neighbouring ranks together. Source: cann-recipes-train @93819a7, qwen3_235B_32k_longseq_rl_train_optimization.md.
+TRAINED = {4: (1.20, 1.16, 1.06), 8: (1.24, 1.41, 1.27), 16: (1.57, 1.84, 1.61)}
+
+
+@pytest.mark.parametrize("ranks", TRAINED)
+def test_trained_weights_route_as_was_measured(ranks: int) -> None:
+    factor, peak = TRAINED_IMBALANCE
+    assert peak.value == max(TRAINED[peak.at_ep])
+    family = SkewFamily(128, factor.value, factor.at_ep, 1e5, 1.0)
+    assert float(family_imbalance(family, ranks, 1.0, 1e5)) == pytest.approx(np.mean(TRAINED[ranks]), rel=0.04)
+
+
+@pytest.mark.parametrize(("kind", "more"), [("sft", {}), ("dpo", {}), ("rl_post_training", {"rl": RL})])
+def test_tuning_of_trained_weights_is_less_even_than_pre_training(kind: str, more: dict[str, Any]) -> None:
+    batch = {} if "rl" in more else BATCH
+    training = TrainingSpec.model_validate({"kind": kind, **batch, **more})
+    assert (training.imbalance, training.imbalance_peak) == TRAINED_IMBALANCE
+    learning = TrainingSpec.model_validate(BATCH)
+    assert (learning.routing_imbalance, learning.routing_imbalance_peak) == LEARNING_IMBALANCE
+    given = TrainingSpec.model_validate({"kind": kind, **batch, **more, "routing_imbalance": 1.1})
+    assert given.routing_imbalance == 1.1
+    assert TrainingSpec.model_validate(training.model_dump(mode="json")) == training
+
+
+def test_an_update_routes_as_its_spec_says() -> None:
+    even, own = (
+        TrainingSpec.model_validate({"kind": "rl_post_training", "rl": RL, **more})
+        for more in ({"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}, {})
+    )
+    assert even.rl is not None
+    samples = samples_of(even.rl, Strategy(), 4, None)
+    assert update_training(samples, even).routing_imbalance == 1.0
+    assert update_training(samples, own).imbalance == update_training(samples).imbalance == TRAINED_IMBALANCE[0]
+
+
+def test_a_record_of_updates_has_trained_weights_and_one_of_pre_training_even_experts() -> None:
+    profile = load_profile("ascend-800t-a2")
+    runs = {r.id: runnable(r, profile).training for r in shipped_records() if r.id in {"SAPO_mbs2_ep8", "MSF03"}}
+    assert runs["SAPO_mbs2_ep8"].imbalance == TRAINED_IMBALANCE[0]
+    assert runs["MSF03"].imbalance.value == 1.0
 
 
 @pytest.mark.parametrize(

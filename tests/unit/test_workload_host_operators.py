@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autodeploy.costs.layers.layer_cost import launches
+from autodeploy.costs.workload import host_operators as host
 from autodeploy.costs.workload.layers import layer_table
 from autodeploy.costs.workload.operators import LayerTable, Operator, OperatorFeatures
 from autodeploy.search.planner import estimate
@@ -103,3 +104,27 @@ def test_small_micro_batches_of_experts_are_bound_by_the_host() -> None:
     assert share(256) > 0.15 > 0.05 > share(16384)
     assert share(256, "fused_operators", "fused_router") < share(256)
     assert share(256, "cuda_graphs") < share(256)
+
+
+# Operators that Megatron-LM core_v0.12.1's _apply_rotary_pos_emb_thd calls on packs of 1, 2 and 5 documents with
+# MindSpeed @028de58c's _apply_rotary_pos_emb_bshd, counted on the CPU (TorchDispatchMode, views and allocations apart).
+@pytest.mark.parametrize(
+    ("fused", "cp", "forward", "backward"),
+    [
+        (True, 1, (11, 19, 43), (5, 8, 17)),
+        (True, 4, (12, 21, 48), (5, 8, 17)),
+        (False, 1, (15, 27, 63), (9, 16, 37)),
+        (False, 4, (16, 29, 68), (9, 16, 37)),
+    ],
+)
+def test_packs_are_rotated_by_as_many_operators_as_the_framework_calls(
+    *, fused: bool, cp: int, forward: tuple[int, ...], backward: tuple[int, ...]
+) -> None:
+    for documents, ahead, back in zip((1, 2, 5), forward, backward, strict=True):
+        on = OperatorFeatures(
+            fused_rotary=fused, mean_keys=64.0, documents=float(documents), rotates_documents=True, makes_angles=True
+        )
+        issued = host.of_rotation(shard(cp=cp), on)
+        assert [float(np.max(each)) for each in issued] == [2.0 * ahead, 2.0 * back]
+    whole = OperatorFeatures(fused_rotary=fused)
+    assert host.of_rotation(shard(cp=cp), whole) == ((16.0, 8.0) if fused else (24.0, 16.0))

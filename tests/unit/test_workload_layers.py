@@ -215,3 +215,40 @@ def test_sandwich_norms_keep_and_move_more() -> None:
     # Full recompute keeps 2 n h a layer, its input, however many norms follow (MindSpeed-LLM, full recompute).
     (kept,) = [t for t in doubled.tensors if t.name == LAYER_INPUT]
     assert float(kept.kept_bytes[0]) == 2 * 4096 * base.hidden_size
+
+
+def moved_by(table: LayerTable, name: str) -> tuple[float, float]:
+    """Bytes of the operators of a name, forward and backward."""
+    own = [o for o in table.operators if name in o.name]
+    return tuple(float(sum(np.max(getattr(o, which)) for o in own)) for which in ("forward_bytes", "backward_bytes"))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("square", "extra"), [(False, (8.0, 4.0)), (True, (22.0, 26.0))])
+def test_biases_of_distances_take_the_place_of_rotations(*, square: bool, extra: tuple[float, float]) -> None:
+    """Operators of ModelLink's CoreAttention.forward, branch bk_origin_23, counted by hand."""
+    kind, plain = LayerKind("dense", None), load_preset("llama2-7b")
+    on = OperatorFeatures(flash_attention=False, square_alibi=square)
+    rotated = layer_table(plain, shard(), on, kind)
+    biased = layer_table(plain.model_copy(update={"alibi": True}), shard(), on, kind)
+    assert moved_by(rotated, "rotary")[0] > 0.0
+    assert moved_by(biased, "rotary") == (0.0, 0.0)
+    scores = 32 * 4096.0**2
+    for which, more in enumerate(extra):
+        added = moved_by(biased, "softmax")[which] - moved_by(rotated, "softmax")[which]
+        assert added == pytest.approx(more * scores)
+
+
+def test_norms_about_the_mean_are_one_kernel_and_biases_are_summed_up() -> None:
+    kind, plain = LayerKind("dense", None), load_preset("llama2-7b")
+    recipe = plain.recipe_or_default.model_copy(update={"normalization": "LayerNorm", "mlp_bias": True})
+    named = plain.model_copy(update={"recipe": recipe})
+    unfused, fused = OperatorFeatures(fused_rmsnorm=False), OperatorFeatures(fused_rmsnorm=True)
+    tables = [
+        layer_table(model, shard(), on, kind) for model, on in ((named, unfused), (plain, fused), (plain, unfused))
+    ]
+    norms = [moved_by(table, "_norm") for table in tables]
+    assert norms[0] == norms[1]
+    assert norms[2][0] > norms[1][0]
+    width = 4096 * (4096 + 2 * (plain.intermediate_size or 0))
+    assert moved_by(tables[0], "biases") == pytest.approx((4.0 * width, 2.0 * width))
+    assert moved_by(tables[1], "biases") == (0.0, 0.0)

@@ -24,12 +24,18 @@ from autodeploy.calibration.record_prediction import (
     memory_regime,
     predict_record,
 )
-from autodeploy.calibration.shipped.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table, run_row
+from autodeploy.calibration.shipped.class_spreads import (
+    INTERVAL_COVERAGE,
+    LEAST_UNCALIBRATED,
+    class_spreads,
+    memory_table,
+    run_row,
+)
 from autodeploy.calibration.shipped.left_out_widths import projected, variances_of, width_table
 from autodeploy.calibration.shipped.strategy_groups import gains, ranks_per_doubling, realised_of, rehearsals
 from autodeploy.costs.inputs.context import PRETRAINING
-from autodeploy.costs.prediction_spread import REPEAT_NOISE, Z80
-from autodeploy.costs.steps.scenarios import new_shape_times
+from autodeploy.costs.prediction_spread import REPEAT_NOISE
+from autodeploy.costs.steps.scenarios import times_of_host
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.yaml_text import profile_text
 from autodeploy.specs.record import Record, read_records
@@ -202,6 +208,7 @@ def _pair_differences(calibration: Calibration) -> list[float]:
 
 # Errors of kinds of runs that no fit sees, by source, each predicted without itself. Fits see pre-training alone: what
 # formulas lack for update phases, tuning and fully sharded runs is a property of a source, whose rows count once.
+HALVINGS = 60
 FACTORS = np.exp(np.linspace(math.log(0.2), math.log(5.0), 9))  # of the cost of a new shape, tried for one source
 
 
@@ -236,7 +243,7 @@ def unseen_runs(records: Iterable[Record]) -> list[Unseen]:
         if kind == PRETRAINING or measured is None:
             continue
         factors = FACTORS if predicted.context.host.changing_shapes else np.ones(1)
-        times = new_shape_times(predicted.candidate, predicted.context, predicted.layout, factors)
+        times = times_of_host(predicted.candidate, predicted.context, predicted.layout, factors)
         source = record.source.split("@")[0].split()[0]
         found.append(Unseen(record, kind, source, np.log(measured / times)))
     return found
@@ -274,14 +281,26 @@ def sides(means: Sequence[float]) -> tuple[float, float]:
 
 
 def student_80(freedom: int) -> float:
-    """Half of the 80 % interval of Student's t.
+    """Half of the 80 % interval of Student's t, by bisection of its distribution.
 
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5: a series in 1 / freedom.
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4: probability between -t and t
+    as a finite sum over powers of the cosine of theta, tan(theta) = t / sqrt(freedom).
     """
-    z = Z80
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return float(z + first / freedom + second / freedom**2 + third / freedom**3)
+    low, high = 0.0, math.pi / 2.0
+    for _ in range(HALVINGS):
+        theta = (low + high) / 2.0
+        low, high = (theta, high) if _student_inside(theta, freedom) < INTERVAL_COVERAGE else (low, theta)
+    return math.tan(low) * math.sqrt(freedom)
+
+
+def _student_inside(theta: float, freedom: int) -> float:
+    """Probability between both signs of sqrt(freedom) tan(theta)."""
+    odd = freedom % 2
+    term, total = math.cos(theta) if odd else 1.0, 0.0
+    for power in range(1 + odd, freedom, 2):  # each term has two powers of the cosine more
+        total += term
+        term *= power / (power + 1.0) * math.cos(theta) ** 2
+    return 2.0 / math.pi * (theta + math.sin(theta) * total) if odd else math.sin(theta) * total
 
 
 def means_by_source(runs: Sequence[Unseen], residuals: Floats) -> dict[str, float]:

@@ -44,7 +44,7 @@ class HostRates:
     link_bytes_per_s: Number
     scatter: float
     memory_bytes_per_s: float
-    core_ratio: float
+    core_ratio: Number
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _host_rates(
         link_bytes_per_s=host.link_bytes_per_s * value.get("host_link", 1.0),
         scatter=software.scatter,
         memory_bytes_per_s=host.memory_bytes_per_s / profile.ranks_per_node,
-        core_ratio=host.core_time_ratio,
+        core_ratio=host.core_time_ratio * value.get("host_core", 1.0),
     )
 
 

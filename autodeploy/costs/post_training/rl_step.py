@@ -13,6 +13,7 @@ from autodeploy.costs.post_training.step import Note, combined
 from autodeploy.costs.post_training.update import update_part
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
+from autodeploy.specs.training import ROUTER_FIELDS
 from autodeploy.stack.features import FEATURES
 from cost_models.schedule import schedules
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from autodeploy.specs.software import SoftwareSpec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.training import TrainingSpec
     from hardware_profiles.profile import Profile
 
 
@@ -42,6 +44,7 @@ def kept_update(
     pack_tokens: int | None,
     features: frozenset[str] | None,
     software: SoftwareSpec | None = None,
+    routed: TrainingSpec | None = None,
 ) -> UpdatePart:
     """`update_part`, predicted once for equal documents.
 
@@ -54,8 +57,11 @@ def kept_update(
     registered = (*FEATURES.values(), *schedules())
     on = None if features is None else frozenset(features)
     said = None if software is None else software.model_dump_json()
-    key = (*documents, profile.content_hash, npus, pack_tokens, on, said, tuple(map(id, registered)))
-    return _predicted(_Asked(key, model, profile, cluster, rl, strategy, npus, pack_tokens, on, registered, software))
+    router = None if routed is None else routed.model_dump_json(include=set(ROUTER_FIELDS))
+    key = (*documents, profile.content_hash, npus, pack_tokens, on, said, router, tuple(map(id, registered)))
+    return _predicted(
+        _Asked(key, model, profile, cluster, rl, strategy, npus, pack_tokens, on, registered, software, routed)
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class _Asked:
     features: frozenset[str] | None = field(compare=False)
     registered: tuple[object, ...] = field(compare=False)
     software: SoftwareSpec | None = field(compare=False)
+    routed: TrainingSpec | None = field(compare=False)
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -87,6 +94,7 @@ def _predicted(asked: _Asked) -> UpdatePart:
         pack_tokens=asked.pack_tokens,
         features=asked.features,
         software=asked.software,
+        routed=asked.routed,
     )
 
 
@@ -104,11 +112,12 @@ def rl_step(
     features: frozenset[str] | None = None,
     overheads: Overheads | None = None,
     software: SoftwareSpec | None = None,
+    routed: TrainingSpec | None = None,
     beyond_memory: bool = False,
 ) -> RlStep:
     """A step under one strategy of the update and one of generation; without a split the best one, which is said.
 
-    overheads : of the framework; None: what is usual. software : as of `update_context`.
+    overheads : of the framework; None: what is usual. software, routed : as of `update_context`.
     beyond_memory : as of `combined`.
 
     Raises
@@ -121,7 +130,9 @@ def rl_step(
     cards = healthy_npus(profile, cluster)
 
     def on(training: int, generating: int) -> RlStep:
-        update = kept_update(model, profile, cluster, rl, strategy, training, layout.pack_tokens, features, software)
+        update = kept_update(
+            *(model, profile, cluster, rl, strategy, training, layout.pack_tokens), features, software, routed
+        )
         left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
         case = Case(generating, left, layout.staleness, layout.partial_rollout)
         generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)

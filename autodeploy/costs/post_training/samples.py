@@ -15,7 +15,7 @@ from autodeploy.specs.rl import ResponseLength
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.software import SoftwareSpec, run_of, software_for, stack_for
 from autodeploy.specs.spec import Spec
-from autodeploy.specs.training import BatchSize, TrainingSpec
+from autodeploy.specs.training import ROUTER_FIELDS, TRAINED_IMBALANCE, BatchSize, TrainingSpec
 from autodeploy.stack.frameworks import UNRESTRICTED, post_trainers
 from autodeploy.stack.software import default_stack, unnamed_features
 from cost_models.hbm import GIB
@@ -122,9 +122,14 @@ def software_of(spec: Spec, vendor: str) -> SoftwareSpec | None:
     return spec.software or (SoftwareSpec(stack=stack.name) if stack.trains == "updates" else None)
 
 
-def update_training(samples: Samples) -> TrainingSpec:
-    """An update as a step of pre-training: sequences as long as the mean pack, as many as it has."""
-    return TrainingSpec(seq_length=samples.tokens, global_batch_size=BatchSize(value=samples.update_rows))
+def update_training(samples: Samples, routed: TrainingSpec | None = None) -> TrainingSpec:
+    """An update as a step of pre-training: sequences as long as the mean pack, as many as it has.
+
+    routed : what its router does; absent: as trained weights route.
+    """
+    router = dict(zip(ROUTER_FIELDS, TRAINED_IMBALANCE, strict=False)) if routed is None else routed.routed
+    batch = BatchSize(value=samples.update_rows)
+    return TrainingSpec(seq_length=samples.tokens, global_batch_size=batch, **router)
 
 
 def unnamed_in_updates(vendor: str) -> frozenset[str]:
@@ -142,25 +147,31 @@ def update_context(
     npus: int,
     features: frozenset[str] | None = None,
     software: SoftwareSpec | None = None,
+    routed: TrainingSpec | None = None,
 ) -> Context:
     """The context of an update on `npus` cards: packs of whole samples, in which attention stays.
 
     features : that are on; absent: the strategy's, and what today's software has on without naming it. software :
-    absent: the usual one of post-training.
+    absent: the usual one of post-training. routed : as of `update_training`.
     """
     on = frozenset(strategy.features) | unnamed_in_updates(profile.vendor) if features is None else features
     spec = Spec(
         model=model,
         cluster=cluster,
-        training=update_training(samples),
+        training=update_training(samples, routed),
         search=SearchSpec(target=UNRESTRICTED),
     )
     named = frozenset(strategy.features) | ({"swap_optimizer"} if strategy.swap_optimizer else frozenset())
     run = run_of(model, spec.training.precision, strategy, named)
     stack = stack_for(software, post_trainers()[0], profile.vendor)
-    host = software_for(software, stack, run).host.of_strategy(strategy.optimizer_offload_fraction)
+    facts = software_for(software, stack, run)
     context = spec_context(
-        spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer, host=host
+        spec,
+        profile,
+        on | facts.memory,
+        num_npus=npus,
+        distributed_optimizer=strategy.distributed_optimizer,
+        host=facts.host.of_strategy(strategy.optimizer_offload_fraction),
     )
     packs = _packs(samples.packing)
     operators = replace(context.operators, mean_keys=packs.keys, documents=packs.documents)

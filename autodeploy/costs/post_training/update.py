@@ -21,7 +21,7 @@ from autodeploy.costs.steps.one_strategy import (
     phase_costs_together,
     priced_by,
 )
-from autodeploy.costs.steps.scenarios import new_shape_range
+from autodeploy.costs.steps.scenarios import host_range
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.strategy import Recompute
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.rl import RlTraining
     from autodeploy.specs.software import SoftwareSpec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.training import TrainingSpec
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
@@ -115,13 +116,14 @@ def update_part(
     pack_tokens: int | None = None,
     features: frozenset[str] | None = None,
     software: SoftwareSpec | None = None,
+    routed: TrainingSpec | None = None,
 ) -> UpdatePart:
     """Training on `npus` cards of the cluster.
 
     Parameters
     ----------
     strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
-    features, software : as of `update_context`.
+    features, software, routed : as of `update_context`.
 
     Raises
     ------
@@ -135,7 +137,9 @@ def update_part(
     come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
     asked = [(strategy, pack_tokens)]
-    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features, software=software)
+    (part,) = update_parts(
+        *(model, profile, cluster, rl, asked), npus=npus, features=features, software=software, routed=routed
+    )
     if isinstance(part, SpecError):
         raise part
     return part
@@ -151,6 +155,7 @@ def update_parts(
     npus: int,
     features: frozenset[str] | None = None,
     software: SoftwareSpec | None = None,
+    routed: TrainingSpec | None = None,
     within_memory: bool = False,
 ) -> list[UpdatePart | SpecError]:
     """`update_part` of several strategies and their `pack_tokens`, or what refuses them; layers are priced together.
@@ -159,7 +164,7 @@ def update_parts(
     ----------
     within_memory : of those whose policy alone needs more memory than a die has, that is said and no time predicted.
     """
-    trainers = _Trainers(model, profile, cluster, rl, npus, features, software)
+    trainers = _Trainers(model, profile, cluster, rl, npus, features, software, routed)
     read = [or_refusal(partial(trainers.read, *each)) for each in asked]
     full = _then(read, partial(trainers.fullest, within_memory=within_memory))
     return _then(full, trainers.parts)
@@ -192,6 +197,7 @@ class _Trainers:
     npus: int
     features: frozenset[str] | None
     software: SoftwareSpec | None
+    routed: TrainingSpec | None
 
     def context(self, model: ModelSpec, strategy: Strategy, samples: Samples) -> Context:
         """Of an update of a model on these samples."""
@@ -200,6 +206,7 @@ class _Trainers:
             npus=self.npus,
             features=self.features,
             software=self.software,
+            routed=self.routed,
         )
 
     def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:
@@ -354,6 +361,6 @@ def _half_width(trained: PhaseCost) -> float:
     estimate = trained.estimated
     context = estimate.context
     run = run_in_context(estimate.candidate, context, context.features)
-    asymmetric = new_shape_range(estimate.candidate, context, estimate.layout)
+    asymmetric = host_range(estimate.candidate, context, estimate.layout)
     spread = spread_of(context.family, run, asymmetric=asymmetric)
     return math.expm1(Z80 * spread.log_sigma + spread.log_shift)

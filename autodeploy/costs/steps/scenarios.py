@@ -122,31 +122,43 @@ def step_times_in(
     return times
 
 
-@dataclass(frozen=True)
-class _NewShape:
-    """The cost of issuing an operator whose shape is new."""
+@dataclass(frozen=True, slots=True)
+class _OfHost:
+    """One number of the host: `new_shape`, of issuing an operator whose shape is new, or `host_core`, of its cores."""
 
-    name: str = "new_shape"
-    multiplies: tuple[str, ...] = ("new_shape",)
+    name: str
+
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        return (self.name,)
 
 
-def new_shape_times(candidate: Candidates, context: Context, layout: Layout, factors: Iterable[float]) -> Floats:
-    """Step time under each factor of that cost [factors]."""
-    moved = _NewShape()
-    worlds = [{moved.name: math.log(factor)} for factor in factors]
+CORE_RANGE = 0.5, 2.0  # 80 % interval of `core_time_ratio` over its value: 1.5 to 6, assumed as it is
+
+
+def times_of_host(
+    candidate: Candidates, context: Context, layout: Layout, factors: Iterable[float], name: str = "new_shape"
+) -> Floats:
+    """Step time under each factor of a number of the host [factors]; name : as of `_OfHost`."""
+    moved = _OfHost(name)
+    worlds = [{name: math.log(factor)} for factor in factors]
     return np.asarray(step_times_in(candidate, context, [layout], [moved], worlds)[0])
 
 
-def new_shape_range(candidate: Candidates, context: Context, layout: Layout) -> tuple[float, float]:
-    """By how much the interval of that cost shortens and lengthens a step, in log time: 80 % on each side."""
-    if context.host.new_shape_range == (1.0, 1.0):
-        return 0.0, 0.0
-    low, value, high = np.log(
-        new_shape_times(
-            candidate, context, layout, (context.host.new_shape_range[0], 1.0, context.host.new_shape_range[1])
-        )
-    ).tolist()
-    return value - low, high - value
+def host_range(candidate: Candidates, context: Context, layout: Layout) -> tuple[float, float]:
+    """By how much the intervals of the host's numbers shorten and lengthen a step, in log time: 80 % on each side.
+
+    Each number moves alone, and what it moves adds up in quadrature.
+    """
+    moves = {"new_shape": context.host.new_shape_range, "host_core": (1.0, 1.0)}
+    if context.host.updates and bool(np.any(candidate.swap_optimizer)):
+        moves["host_core"] = CORE_RANGE
+    down = up = 0.0
+    for name, (least, most) in moves.items():
+        if (least, most) != (1.0, 1.0):
+            low, value, high = np.log(times_of_host(candidate, context, layout, (least, 1.0, most), name)).tolist()
+            down, up = math.hypot(down, value - low), math.hypot(up, high - value)
+    return down, up
 
 
 def breakdowns_in(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.costs.workload import host_operators as host
 from autodeploy.costs.workload.attention_types import AttentionCosts, LayerKind, shape_of
 from autodeploy.costs.workload.attention_types import mean_keys as mean_keys_of
 from autodeploy.costs.workload.operators import (
@@ -83,15 +84,18 @@ def _output_gate(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], lis
     return [gate], [Tensor("attention_gated_out", np.asarray(2.0 * elements))]
 
 
-def _rotary(elements: Floats, on: OperatorFeatures) -> Operator:
+def _rotary(elements: Floats, shard: Sharding, on: OperatorFeatures) -> Operator:
     """RoPE, rotary embedding of queries and keys: two kernels, or a chain of operators where it is not fused.
 
     Bytes an element. Fused: reads and writes it once (4 B). As operators: half is negated (2 B), halves are joined
     (4 B), two products (8 B) and their sum (6 B). Source: Megatron-LM rotary_pos_embedding.py.
     """
     moved = (4.0 if on.fused_rotary else 20.0) * elements
-    launches = 2.0 if on.fused_rotary else 10.0
-    return moving("rotary", W, moved, moved, launches=launches)
+    launches: Floats | float = 2.0 if on.fused_rotary else 10.0
+    issued = host.of_rotation(shard, on) if on.makes_angles else (None, None)
+    if on.makes_angles and on.rotates_documents and on.mean_keys is not None:
+        launches = launches * on.documents * shard.micro_batch_size
+    return moving("rotary", W, moved, moved, launches=launches, issued=issued[0], issued_backward=issued[1])
 
 
 def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
@@ -101,8 +105,8 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
     if model.attention_output_gate:
         width = width + heads * model.value_head_dim
     operators = [Operator("qkv_proj", "gemm", W, tokens, width, h)]
-    if not model.learned_position_embeddings:
-        operators.append(_rotary(tokens * (heads + kv_heads) * d, on))
+    if model.rotates:
+        operators.append(_rotary(tokens * (heads + kv_heads) * d, shard, on))
     if on.copies_heads:
         # Queries, keys and values are slices of one product: each is copied out, and its gradient in again.
         copied = 4.0 * tokens * width
@@ -110,7 +114,7 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
     # Where values are a slice that keeps the joined product, queries and keys are arrays of their own once rotated.
     # Context parallelism sends copies, values' too, and keeps those. Source: Transformer Engine @d0067d0d
     # context_parallel.py:1690; a norm of keys keeps its slice, and so the product.
-    apart = on.flash_attention and on.slices_heads and not model.learned_position_embeddings
+    apart = on.flash_attention and on.slices_heads and model.rotates
     sent = (shard.ring * shard.ulysses > 1) & (apart and not model.qk_norm and not model.attention_output_gate)
     joined = np.where(sent, kv_heads * model.value_head_dim, width)
     tensors = [Tensor("qkv", np.asarray(2.0 * tokens * joined))]
@@ -123,7 +127,7 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
             # Keys are a slice that keeps the whole product; queries are copied out where groups have several of them.
             kept = np.where(heads > kv_heads, 2.0 * tokens * heads * d, 0.0) + 2.0 * tokens * width * on.copies_heads
         tensors.append(Tensor("qk_norm_in", np.asarray(kept)))
-    if not model.learned_position_embeddings:
+    if model.rotates:
         tensors += _rotary_tables(shard, on, d)
     return operators, tensors, []
 
@@ -163,7 +167,7 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         if absorbed
         else [Operator("kv_up_proj", "gemm", W, tokens, heads * (nope + value), kv_rank)]
     )
-    operators.append(_rotary(tokens * (heads + 1.0) * rope, on))
+    operators.append(_rotary(tokens * (heads + 1.0) * rope, shard, on))
     if not on.rect_fa and not absorbed:
         # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width.
         joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + 2.0 * (nope + rope - value))
@@ -233,7 +237,8 @@ def _core(
         shape = (tokens, keys, heads, qk, padded_value)
         core = attending("core_attention", shape, row / shard.ring, (0.0, 0.0))
         return [core], [out, exchanged, stats] if padded_value == value else [out, exchanged, padded_out, stats]
-    return _materialised_core(shard, on, heads, qk, value), [out, exchanged, _score_tensor(shard, on, heads)]
+    core_rows = _materialised_core(model, shard, on, heads)
+    return core_rows, [out, exchanged, _score_tensor(model, shard, on, heads)]
 
 
 def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
@@ -287,26 +292,40 @@ def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> li
     ]
 
 
-def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk: int, value: int) -> list[Operator]:
+# Bytes per score of operators of their own, forward and backward, around attention with biases of distances. A row of
+# biases a head: the product is scaled (4) and the row added (4); backward it is scaled (4). A square a head: mask and
+# biases are added up (4) and multiplied (4), the product is scaled (4), both are added (6), scores are held above the
+# least number (4), without a fused scale-mask-softmax; backward that comparison is five operators (equal 3, half 4,
+# where 7, less 3, filled 5) beside the scaling (4). Source: MindSpeed-LLM branches bk_origin_23
+# (ascendspeed/model/transformer.py, CoreAttention.forward) and 1.0.RC1 (modellink/model/transformer.py,
+# core_attention_forward); PyTorch tools/autograd/derivatives.yaml, maximum.
+BIASED, BIASED_BY_SQUARE = (8.0, 4.0), (22.0, 26.0)
+HELD_SCORES = 2.0  # of the comparison's input, which its backward pass reads
+
+
+def _materialised_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures, heads: Floats) -> list[Operator]:
     """Attention with the whole score matrix in device memory: two batched products around softmax and dropout.
 
     All s x s scores are computed. Bytes per score: products write and read 2 + 2, scale-mask-softmax 2 + 2, dropout
-    2 + 2 + 1.
+    2 + 2 + 1, and those of BIASED.
     """
+    qk, value = model.qk_head_dim, model.value_head_dim
     seq, batch_heads = shard.seq_length, shard.micro_batch_size * heads / shard.cp
     scores = batch_heads * seq * seq
     per_score = 4.0 + (5.0 if on.attention_dropout else 0.0)
+    ahead, back = (BIASED_BY_SQUARE if on.square_alibi else BIASED) if model.alibi else (0.0, 0.0)
     return [
         Operator("scores", "gemm", W, seq, seq, float(qk), batch_heads, wide=True, weighted=False),
-        moving("softmax_dropout", W, per_score * scores, (per_score + 4.0) * scores, launches=2.0),
+        moving("softmax_dropout", W, (per_score + ahead) * scores, (per_score + 4.0 + back) * scores, launches=2.0),
         Operator("weighted_values", "gemm", W, seq, float(value), seq, batch_heads, wide=True, weighted=False),
     ]
 
 
-def _score_tensor(shard: Sharding, on: OperatorFeatures, heads: Floats) -> Tensor:
+def _score_tensor(model: ModelSpec, shard: Sharding, on: OperatorFeatures, heads: Floats) -> Tensor:
     """5 a s^2 b bytes with dropout: softmax output, dropout mask and output (Korthikanti, arXiv:2205.05198)."""
     scores = shard.micro_batch_size * heads / shard.cp * shard.seq_length**2
-    return Tensor("scores", np.asarray((5.0 if on.attention_dropout else 2.0) * scores))
+    held = HELD_SCORES if model.alibi and on.square_alibi else 0.0
+    return Tensor("scores", np.asarray(((5.0 if on.attention_dropout else 2.0) + held) * scores))
 
 
 def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:

@@ -1,4 +1,4 @@
-"""Host work for a layer with experts: operators it issues, and sizes that it waits for.
+"""Host work for a layer: operators it issues, and sizes that it waits for.
 
 A row's `launches` are kernels with a fixed cost on the device. The host issues more than those: casts, transpositions,
 index arithmetic, copies of sizes. The counts below are of the calls in Megatron-LM core_v0.12.1 (router.py,
@@ -46,6 +46,13 @@ OWN_ACTIVATION = Issued(3.0, 18.0)
 # part of the gradient added to its sum when its hook runs.
 JOINED_WEIGHT, SUMMED_GRADIENT = 1.0, 1.0
 WEIGHTED = Issued(3.0, 4.0)  # rows times the tokens' weights, in their format
+# Rotation of queries or of keys: cosine, sine, their scale and cast, the rotation, its join with what is not rotated.
+# Seen on the CPU (TorchDispatchMode): Megatron-LM core_v0.12.1 rope_utils.py with MindSpeed @028de58c fused_rope.py.
+ROTATION, UNFUSED_ROTATION = Issued(8.0, 4.0), Issued(12.0, 8.0)
+# Of packed documents, around all: bounds divided, subtracted, read and results joined; since core_v0.16.0 angles are
+# put together first and compared with the last bound. One after another each document has all of it but one join
+# backward, and over a ring of ranks its angles are put together from two pieces.
+BY_DOCUMENT, PACKED = Issued(3.0, 2.0), Issued(4.0, 0.0)
 # Hooks of a layer's parameters: two norms, attention's two products, and the router or the MLP's two.
 HOOKS, MLP_HOOKS = 5.0, 6.0
 
@@ -95,6 +102,18 @@ def sizes(shard: Sharding) -> Issued:
         return np.where(shard.gathers_tokens, SIZES_OF_GATHERED[number], several)
 
     return Issued(of(0), of(1))
+
+
+def of_rotation(shard: Sharding, on: OperatorFeatures) -> Issued:
+    """Operators of rotating queries and keys, forward and backward, where each layer makes the angles anew."""
+    each = ROTATION if on.fused_rotary else UNFUSED_ROTATION
+    if on.mean_keys is None:
+        return Issued(2.0 * each.issued, 2.0 * each.issued_backward)
+    if not on.rotates_documents:
+        return Issued(2.0 * (PACKED.issued + each.issued), 2.0 * (PACKED.issued_backward + each.issued_backward))
+    documents = on.documents * shard.micro_batch_size
+    forward = BY_DOCUMENT.issued + documents * (each.issued + np.where(shard.ring > 1.0, 1.0, 0.0))
+    return Issued(2.0 * forward, 2.0 * (BY_DOCUMENT.issued_backward + documents * (each.issued_backward - 1.0)))
 
 
 def of_products(groups: Floats | float, on: OperatorFeatures) -> Issued:

@@ -153,6 +153,7 @@ def layer_table(
     mlp, attention = layer_costs_of(model, kind), costs_of(model, kind)
     operators, tensors, exchanges = attention.rows(model, shard, on, kind)
     norms = _norms(model, shard, on)
+    norms[0].extend(_biases(model, shard, on, kind))
     gathers_hidden = not attention.gathers_latents or model.q_lora_rank is None
     norms[1].extend(_gathered(shard, on, model, hidden=gathers_hidden, mlp=mlp.gathers))
     part = mlp.rows(model, shard, on)
@@ -223,15 +224,17 @@ def _params(
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
     """RMSNorm (or LayerNorm) and residual additions around attention and MLP: bytes moved and kept.
 
-    Bytes an element. A fused norm reads and writes it once (4 B); an unfused one is five operators that pass over it
-    three to four times (14 B). Plain PyTorch's is in FP32: cast (2 + 4), square (4 + 4), mean (4), product with its
-    root (4 + 4), cast back (4 + 2), product with the weight (2 + 2). Each residual addition reads two elements and
-    writes one (6 B); residuals in several streams are mixed instead (`hyper_connections`), and are a layer's input.
+    Bytes an element. A fused norm reads and writes it once (4 B), as does PyTorch's LayerNorm; an unfused RMSNorm is
+    five operators that pass over it three to four times (14 B). Plain PyTorch's is in FP32: cast (2 + 4), square
+    (4 + 4), mean (4), product with its root (4 + 4), cast back (4 + 2), product with the weight (2 + 2). Each residual
+    addition reads two elements and writes one (6 B); residuals in several streams are mixed instead
+    (`hyper_connections`), and are a layer's input.
     """
     elements = shard.local_tokens * model.hidden_size
     norms = NORMS_PER_LAYER[model.norm_layout]
     unfused_bytes, unfused_operators = (36.0, 7.0) if on.torch_modules else (14.0, 5.0)
-    per_norm = 4.0 if on.fused_rmsnorm else unfused_bytes
+    fused = on.fused_rmsnorm or model.layer_norms
+    per_norm = 4.0 if fused else unfused_bytes
     operators, tensors = [], []
     halves: tuple[Window, Window] = ("attention", "mlp")
     for half in halves:
@@ -246,7 +249,7 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
                 half,
                 moved,
                 1.5 * moved,
-                launches=(1.0 if on.fused_rmsnorm else unfused_operators) * norms / 2.0 + added,
+                launches=(1.0 if fused else unfused_operators) * norms / 2.0 + added,
             )
         )
         # The layer's input is 16-bit; an FP32 norm keeps its cast instead, and full recompute the input alone.
@@ -270,6 +273,31 @@ def _gathered(shard: Sharding, on: OperatorFeatures, model: ModelSpec, *, hidden
     others = np.asarray(2.0 * (shard.tokens - shard.local_tokens) * model.hidden_size)
     gathered = (("attention_gathered", hidden), ("mlp_gathered", mlp))
     return [Tensor(name, others) for name, is_input in gathered if is_input]
+
+
+def _biases(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> list[Operator]:
+    """Biases of a layer's products, where its recipe has them.
+
+    A product adds that of queries, keys and values itself; the others are added apart (4 B an element). Backward each
+    that is trained is summed up over the tokens (2 B). Source: Megatron-LM tensor_parallel/layers.py, skip_bias_add
+    and grad_bias.
+    """
+    recipe, out = model.recipe_or_default, shard.local_tokens * model.hidden_size
+    heads, keys = model.num_attention_heads / shard.tp, np.maximum(model.num_key_value_heads / shard.tp, 1.0)
+    joined_width = heads * model.qk_head_dim + keys * (model.qk_head_dim + model.value_head_dim)
+    own_bias = recipe.attention_bias and model.attention.own_keys
+    qkv = shard.tokens * joined_width if own_bias else np.zeros_like(out)
+    added = {"attention": out * bool(recipe.attention_out_bias), "mlp": np.zeros_like(out)}
+    if recipe.mlp_bias and kind.mlp == "dense":
+        gates = 2.0 if model.is_gated else 1.0
+        added["mlp"] = out + shard.tokens * gates * (model.intermediate_size or 0) / shard.tp
+    summed = {"attention": qkv + added["attention"], "mlp": added["mlp"]}
+    halves: tuple[Window, Window] = ("attention", "mlp")
+    return [
+        moving(f"{half}_biases", half, 4.0 * added[half], (0.0 if on.lora_rank else 2.0) * summed[half])
+        for half in halves
+        if np.any(summed[half])
+    ]
 
 
 def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:

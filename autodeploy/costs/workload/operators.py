@@ -310,12 +310,15 @@ class OperatorFeatures:
     fused_cross_entropy: bool = False
     dropout: bool = False
     attention_dropout: bool = False
+    square_alibi: bool = False
     mean_keys: float | None = None  # a query attends to, where documents are packed; None: the whole sequence is one
     documents: float = 1.0  # of a sequence, where documents are packed
     lora_rank: int = 0  # of adapters beside a frozen model; 0: all of it is trained
     lora_targets: tuple[str, ...] = ()  # matrices that have one
     reference: bool = False  # a frozen copy of the model reads every sequence, too (preference tuning)
     experts_apart: bool = False  # each expert has parameters of its own, which a grouped product joins
+    makes_angles: bool = False  # cosines and sines are operators of every layer
+    rotates_documents: bool = False
     reads_of_packs: float = 0.0  # of the bounds of packed documents by an attention, for which the host waits
     gathers_keys: bool = False  # a kernel of sparse attention gathers chosen keys always
     scored_loss: bool = False  # the loss divides logits by a temperature first

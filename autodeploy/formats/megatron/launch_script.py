@@ -419,7 +419,7 @@ def add_own_arguments(launch: Launch) -> None:
         if model.num_nextn_predict_layers:
             arguments.add(block, "--mtp-spec", model.attention.layer_spec, "mtp_spec")
         return
-    if not model.learned_position_embeddings:
+    if model.rotates:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
         if "fused_operators" in launch.plan.strategy.features:
             arguments.add("OPERATOR_ARGS", "--use-fused-rotary-pos-emb")

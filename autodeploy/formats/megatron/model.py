@@ -168,7 +168,7 @@ def _ends(reader: FlagReader) -> dict[str, Any]:
     if (kind or "learned_absolute") == "learned_absolute" and not rotary and not absent:
         rows = reader.number("--max-position-embeddings", "/model/learned_position_embeddings")
         fields |= {} if rows is None else {"learned_position_embeddings": rows}
-    return fields
+    return fields | ({"alibi": True} if kind == "alibi" else {})
 
 
 def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def read_recipe(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
     if (norm := _choice(reader, "normalization", "--normalization", ("LayerNorm", "RMSNorm"))) is not None:
         recipe["normalization"] = norm
     recipe |= _biases(reader)
-    if not model.get("learned_position_embeddings"):
+    if not (model.get("learned_position_embeddings") or model.get("alibi")):
         recipe |= _rotary(reader)
     if model.get("n_routed_experts"):
         recipe |= _router(reader)

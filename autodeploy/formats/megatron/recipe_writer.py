@@ -55,6 +55,8 @@ def add_recipe(arguments: LaunchArguments, model: ModelSpec) -> None:
     recipe = model.recipe_or_default
     if model.learned_position_embeddings:
         arguments.add(GPT, "--position-embedding-type", "learned_absolute")
+    elif model.alibi:
+        arguments.add(GPT, "--position-embedding-type", "alibi")
     elif not model.attention.types:  # which say their own
         _add_positions(arguments, model, recipe)
     normalization = recipe.normalization or ("LayerNorm" if model.learned_position_embeddings else "RMSNorm")

@@ -31,7 +31,11 @@ def context_of_update(
     samples = samples_of(rl, strategy, dp, pack_tokens)
     software = software_of(spec, profile.vendor)
     context = update_context(
-        *(spec.model, profile, spec.cluster, strategy, samples), npus=npus, features=features, software=software
+        *(spec.model, profile, spec.cluster, strategy, samples),
+        npus=npus,
+        features=features,
+        software=software,
+        routed=spec.training,
     )
     return replace(context, global_batch=samples.update_rows)
 

@@ -185,6 +185,7 @@ def estimate_rl(
         features=features,
         overheads=overheads_of(spec.search.target),
         software=software_of(spec, profile.vendor),
+        routed=spec.training,
         beyond_memory=beyond_memory,
     )
     return plan_of_step(spec, profile, update, strategy.rl, step, identity_of(spec, profile), cards=cards)

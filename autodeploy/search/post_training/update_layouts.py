@@ -94,12 +94,8 @@ def update_spec(spec: Spec, npus: int | None = None, *, launched: bool = True) -
         seq_length=pack_tokens,
         global_batch_size=BatchSize(value=unit * ceil(rows / unit)),
         precision=spec.training.precision,
-        routing_imbalance=spec.training.routing_imbalance,
-        routing_imbalance_peak=spec.training.routing_imbalance_peak,
-        router=spec.training.router,
-        expert_load_file=spec.training.expert_load_file,
-        expert_load_sha256=spec.training.expert_load_sha256,
         norm_precision=spec.training.norm_precision,
+        **spec.training.routed,
     )
     own = {
         name: {axis: value for axis, value in getattr(spec.search, name).items() if not axis.startswith("rl.")}
@@ -250,7 +246,11 @@ class Updates:
         assert rl is not None
         software = software_of(spec, self.profile.vendor)
         parts = update_parts(
-            *(spec.model, self.profile, spec.cluster, rl, asked), npus=npus, software=software, within_memory=True
+            *(spec.model, self.profile, spec.cluster, rl, asked),
+            npus=npus,
+            software=software,
+            routed=spec.training,
+            within_memory=True,
         )
         return [_update(*each, part) for each, part in zip(asked, parts, strict=True)]
 

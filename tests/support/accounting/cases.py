@@ -345,6 +345,13 @@ def candidates_of(degrees: list[Degrees]) -> Candidates:
 # -- random cases --------------------------------------------------------------------------------------------
 
 
+RECIPES: list[dict[str, Any] | None] = [
+    None,
+    {"normalization": "LayerNorm", "attention_bias": True, "attention_out_bias": True, "mlp_bias": True},
+    {"normalization": "RMSNorm", "attention_bias": True},
+]
+
+
 @st.composite
 def models(draw: st.DrawFn) -> dict[str, Any]:
     """Dense with grouped heads, experts, latent attention; prediction modules; unusual layers."""
@@ -370,7 +377,10 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
         model["qk_norm"] = draw(st.booleans())
         model["attention_head_gate"] = draw(st.booleans())
         model["tie_word_embeddings"] = draw(st.booleans())
-        model["learned_position_embeddings"] = draw(st.sampled_from([0, 4096]))
+        positions = draw(st.sampled_from(["rotary", "learned", "biased"]))
+        model |= {"learned": {"learned_position_embeddings": 4096}, "biased": {"alibi": True}}.get(positions, {})
+        recipe = RECIPES[draw(st.integers(0, len(RECIPES) - 1))]
+        model |= {} if recipe is None else {"recipe": dict(recipe)}
     elif draw(st.booleans()):
         del model["q_lora_rank"]
     return model

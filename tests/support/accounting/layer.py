@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.support.accounting.adapters import BESIDE_EXPERTS, add_adapters
-from tests.support.accounting.compressed import add_compressed, add_streams
+from tests.support.accounting.compressed import add_compressed
 from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
 from tests.support.accounting.hiding import Hide, behind, chunked, returned
 from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
-from tests.support.accounting.positions import one_product, rotary, tables
+from tests.support.accounting.norms import biases, norms
+from tests.support.accounting.positions import one_product, rotary, rotates, tables
 from tests.support.accounting.sharded import sharded
 from tests.support.accounting.shortcut import do_again
 from tests.support.accounting.uneven_experts import grown, uneven
@@ -341,7 +342,8 @@ def keeps_gathered(run: Run) -> bool:
 
 def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
     moe = a.run.is_moe(index)
-    _norms(a)
+    norms(a)
+    biases(a, moe)
     if a.run.compressed_attention:
         add_compressed(a, "sliding_attention" if of_module else a.run.layer_types[index])
     else:
@@ -402,30 +404,6 @@ def _dropout(a: Account) -> None:
         a.keep("dropout_masks", both)
 
 
-def _norms(a: Account) -> None:
-    """A norm reads and writes (4 B an element; 14 unfused); a residual reads two and writes one (6 B).
-
-    PyTorch's own norm is in FP32: each operator but the last reads or writes numbers of 4 B.
-    """
-    fused, elements = "fused_rmsnorm" in a.run.on, a.local * a.run.hidden_size
-    cast, squared, mean, scaled, back, weighted = 2 + 4, 4 + 4, 4, 4 + 4, 4 + 2, 2 + 2
-    chain = (cast, squared, mean, 0, scaled, back, weighted)  # the root of the mean is of one number a row
-    apart, calls = (sum(chain), len(chain)) if "torch_fsdp2" in a.run.on else (14, 5)
-    each_half = 2 if a.run.norm_layout == "sandwich" else 1
-    for half in ("attention", "mlp"):
-        streams = add_streams(a, half)
-        adds = 0 if streams > 1 else 1
-        moved = sum((4 if fused else apart) * elements for _ in range(each_half)) + 6 * elements * adds
-        a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else calls) * each_half + adds)
-        a.keep(f"{half}_norm_in", 2 * elements * streams)
-        if each_half > 1:
-            a.keep(f"{half}_post_norm_in", 2 * elements)
-        if a.run.norm_bytes > 2:
-            a.keep(f"{half}_norm_cast", (a.run.norm_bytes - 2) * elements * each_half)
-        a.keep(f"{half}_norm_out", 2 * elements)
-    a.dense_params += 2 * each_half * a.run.hidden_size
-
-
 def _attention(a: Account, window: int | None) -> None:
     r, tp = a.run, a.d.tp
     heads = (r.sliding_attention_heads if window and r.sliding_attention_heads else r.num_attention_heads) / tp
@@ -452,11 +430,11 @@ def _grouped(a: Account, heads: float) -> None:
     keys = max(r.num_key_value_heads / a.d.tp, 1)
     width = heads * r.head_dim + keys * r.head_dim + keys * r.value
     a.gemm("qkv_proj", "attention", tokens, width, r.hidden_size)
-    if not r.learned_position_embeddings:
+    if rotates(r):
         rotary(a, tokens * (heads + keys) * r.head_dim)
     if r.copies_heads:
         a.vector("qkv_split", "attention", (2 + 2) * tokens * width, (2 + 2) * tokens * width, 3)
-    slices = not r.copies_heads and "flash_attention" in r.on and not r.learned_position_embeddings
+    slices = not r.copies_heads and "flash_attention" in r.on and rotates(r)
     copied = slices and a.d.cp > 1 and not r.qk_norm and not r.attention_output_gate  # values travel as a copy
     a.keep("qkv", 2 * tokens * (keys * r.value if copied else width))
     if slices:
@@ -470,7 +448,7 @@ def _grouped(a: Account, heads: float) -> None:
             normed = 2 * tokens * heads * r.head_dim if heads > keys else 0
             normed += 2 * tokens * width if r.copies_heads else 0
         a.keep("qk_norm_in", normed)
-    if not r.learned_position_embeddings:
+    if rotates(r):
         tables(a, r.head_dim)
     a.dense_params += r.hidden_size * width
     if r.qk_norm:
@@ -530,7 +508,9 @@ def _core(a: Account, heads: float, window: int | None) -> None:
         scores = pairs * s * s
         a.gemm("scores", "attention", s, s, r.qk, groups=pairs, weighted=False)
         each = 9 if "dropout" in r.on else 4
-        a.vector("softmax_dropout", "attention", each * scores, (each + 4) * scores, 2)
+        # Product scaled and biases added, in 16 bits; backward scaled again.
+        ahead, back = (2 + 2 + 2 + 2, 2 + 2) if r.alibi else (0, 0)
+        a.vector("softmax_dropout", "attention", (each + ahead) * scores, (each + 4 + back) * scores, 2)
         a.gemm("weighted_values", "attention", s, r.value, s, groups=pairs, weighted=False)
         a.keep("scores", (5 if "dropout" in r.on else 2) * scores)
         return
