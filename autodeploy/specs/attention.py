@@ -328,6 +328,7 @@ class AttentionKind(Part):
         written, and their defaults. layer_spec : of MindSpeed-LLM, its modules.
     facts : that legality rules read, by name: what holds without the kind, and of a model that has it.
     mixed : layers of other types attend with another kind.
+    plain : every Megatron-LM has flags for it, and there are measured runs of it.
     own_keys : query heads share heads of keys, which tensor parallelism cuts with them; else one serves all, or each
         has its own.
     own_positions : its module of Megatron-LM turns a part of heads of its own width: yarn always, no other share.
@@ -345,6 +346,7 @@ class AttentionKind(Part):
     sizes: tuple[tuple[str, tuple[str, ...], int | None], ...] = ()
     layer_spec: str = ""
     mixed: bool = False
+    plain: bool = False
     own_keys: bool = False
     own_positions: bool = False
     largest: Callable[[ModelSpec], int] | None = None
@@ -466,6 +468,7 @@ GROUPED: Final = AttentionKind(
     matrices=_heads_matrices,
     vectors=_heads_vectors,
     joined=_heads_joined,
+    plain=True,
     faults=_uneven_heads,
     own_keys=True,
 )
@@ -474,6 +477,7 @@ LATENT: Final = AttentionKind(
     matrices=_latent_matrices,
     vectors=_latent_vectors,
     joined=lambda model: sum(latent_widths(model)),
+    plain=True,
     field="kv_lora_rank",
     fields=("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "sparse_attention"),
     needs=("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),

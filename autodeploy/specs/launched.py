@@ -144,8 +144,9 @@ _FLAGS: Final = {
     "n_zero_experts": ("--num-zero-experts",),
 }
 _SPECIAL: Final = (
-    *("linear_attention", "sparse_attention", "attention_output_gate", "attention_head_gate", "compressed_attention"),
-    *("hyper_connections", "sliding_attention_heads", "shortcut_moe", "n_zero_experts"),
+    *(kind.field for kind in ATTENTION_KINDS if not kind.plain),
+    *("sparse_attention", "attention_output_gate", "attention_head_gate", "hyper_connections"),
+    *("sliding_attention_heads", "shortcut_moe", "n_zero_experts"),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from autodeploy.specs.attention import COMPRESSED, CSA, HCA, AttentionType
+from autodeploy.specs.attention import ATTENTION_KINDS, COMPRESSED, CSA, HCA, AttentionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,10 +102,9 @@ ATTENTION_TYPES: dict[KindOfAttention, AttentionRow] = {
 
 def unmeasured_types(model: ModelSpec) -> set[str]:
     """Layers of the model that no measured run covers, as errors of predictions name it."""
+    kinds = (kind.field for kind in ATTENTION_KINDS if not kind.plain)
     fields = {
-        **{
-            name: name for name in ("linear_attention", "sparse_attention", "compressed_attention", "hyper_connections")
-        },
+        **{name: name for name in (*kinds, "sparse_attention", "hyper_connections")},
         **{"chunked_attention": "attention_chunk_size", "shortcut_experts": "shortcut_moe"},
         "zero_experts": "n_zero_experts",
     }
