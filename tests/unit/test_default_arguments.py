@@ -9,6 +9,7 @@ from autodeploy.formats.megatron.script import import_launch_script
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError
 from autodeploy.search import planner
+from autodeploy.specs.software import SoftwareSpec
 from autodeploy.specs.spec import Spec
 from tests import factories
 
@@ -105,6 +106,21 @@ def test_gradients_of_16_bit_are_not_asked_for_in_32():
     given = exported("mindspeed-llm", features=("quantized_optimizer",))
     assert "--quant-grads" in given
     assert "--accumulate-allreduce-grads-in-fp32" not in given
+
+
+def test_sums_of_fp16_gradients_in_32_bits_are_written_and_read_back():
+    """FP16 runs hold 18 bytes a parameter with them: Korthikanti et al., arXiv:2205.05198."""
+    flag, half = "--accumulate-allreduce-grads-in-fp32", factories.spec_document()["training"] | {"precision": "fp16"}
+    summed = {"stack": "megatron-lm", "overrides": {"formats.gradients": "fp32"}}
+    plain, text = (
+        exported("megatron", H100, {"training": half}),
+        exported("megatron", H100, {"training": half, "software": summed}),
+    )
+    assert flag not in plain
+    assert flag in text
+    for script, software in ((plain, None), (text, SoftwareSpec.model_validate(summed))):
+        result = import_launch_script(script, dict.fromkeys(asked_for(script), "1"))
+        assert result.spec(cluster="nvidia-h100", num_npus=16).software == software
 
 
 def test_high_availability_is_launched_and_read_back():

@@ -17,7 +17,7 @@ from autodeploy.specs.spec import vendor_of
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.releases import framework_for, releases
-from autodeploy.stack.software import Run, unnamed_features
+from autodeploy.stack.software import Run, default_stack, resolved
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class ImportResult:
         search = document.get("search", {})
         if self.kind == "launch-script" and search.get("target") != UNRESTRICTED and "target_release" not in search:
             document = document | {"search": {**search, "target": framework_for(search["target"], vendor_of(profile))}}
-        if self.kind in LAUNCH_FILES and self.plan_id is None:
+        if self.kind in LAUNCH_FILES:
             document = self._with_unnamed(document, profile)
         if self.generation_ranks is None:
             return document
@@ -155,8 +155,8 @@ class ImportResult:
         return document | {"strategy": {**strategy, "rl": {**strategy["rl"], "generation_npus": cards}}}
 
     def _with_unnamed(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
-        """The document with the features that its target's stack has on without being asked. Its facts that no launch
-        switches are added wherever a spec is priced.
+        """The document with the features that its target's stack has on without being asked, and number formats that
+        its flags ask for. Facts of the stack that no launch switches are added wherever a spec is priced.
         """
         model, strategy = document["model"], document["strategy"]
         named = frozenset(strategy["features"])
@@ -169,10 +169,12 @@ class ImportResult:
             named,
             frozenset({*self.flags, *(f"{name}={value}" for name, value in self.flags.items())}),
         )
-        target, vendor = document["search"]["target"], vendor_of(profile)
-        facts = unnamed_features(target, vendor, replace(run, flags=frozenset())) - FEATURES.keys()
-        unnamed = unnamed_features(target, vendor, run) - facts
-        return document | {"strategy": {**strategy, "features": sorted(named | unnamed)}}
+        stack = default_stack(document["search"]["target"], vendor_of(profile))
+        usual, own = (resolved(stack, each) for each in (replace(run, flags=frozenset()), run))
+        unnamed = own.features - (usual.features - FEATURES.keys()) if self.plan_id is None else frozenset()
+        others = {f"formats.{name}": value for name, value in own.formats.items() - usual.formats.items()}
+        software = {"software": {"stack": stack.name, "overrides": others}} if others else {}
+        return software | document | {"strategy": {**strategy, "features": sorted(named | unnamed)}}
 
     def spec(self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None) -> Spec:
         """The validated spec; as `spec_document`.

@@ -41,7 +41,9 @@ def add_numerics(arguments: LaunchArguments, spec: Spec) -> None:
     if arguments.release.has("mindspeed"):
         arguments.add(OPERATORS, "--no-masked-softmax-fusion")
         arguments.add(OPERATORS, "--attention-softmax-in-fp32")
-    if spec.training.precision in {"bf16", "fp8"} and not any(map(arguments.has, OWN_GRADIENTS)):
+    formats = {} if spec.software is None else spec.software.overrides
+    summed = spec.training.precision in {"bf16", "fp8"} or formats.get("formats.gradients") == "fp32"
+    if summed and not any(map(arguments.has, OWN_GRADIENTS)):
         arguments.add(OPTIMIZE, "--accumulate-allreduce-grads-in-fp32")
     if arguments.knows(NO_MASK) and not arguments.release.has("mindspeed-llm"):
         arguments.add("DATA_ARGS", NO_MASK)
