@@ -16,9 +16,12 @@ from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
 from autodeploy.kit.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.messages import Message
 from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
+from autodeploy.specs.field_errors import did_you_mean
+from autodeploy.stack.software import shipped_stacks
 
 router = APIRouter(include_in_schema=False)
 
@@ -170,7 +173,7 @@ def start_search(request: Request, values: OwnForm, views: ViewsOfApp) -> Respon
 @router.get("/profiles")
 def profiles(request: Request, views: ViewsOfApp) -> HTMLResponse:
     """The hardware profiles."""
-    return render(request, "profiles.html", profiles=views.profiles())
+    return render(request, "profiles.html", profiles=views.profiles(), stacks=shipped_stacks().values())
 
 
 @router.get("/hardware")
@@ -187,6 +190,15 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
     except NotFoundError as error:
         return not_found(request, error, error.hint)
     return render(request, "profile.html", profile=shown, tier_word=partial(tier_name, lang=language_of(request)))
+
+
+@router.get("/software/{name}")
+def software(request: Request, name: str) -> HTMLResponse:
+    """Every fact of a software stack."""
+    if name not in shipped_stacks():
+        message = Message("common.there_is_no", what="stack", name=repr(name[:100]))
+        return not_found(request, NotFoundError(message), did_you_mean(name[:100], shipped_stacks()))
+    return render(request, "stack.html", stack=shipped_stacks()[name])
 
 
 @router.get("/accuracy")

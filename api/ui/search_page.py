@@ -39,7 +39,9 @@ from autodeploy.reports.wording import (
     swap_names,
 )
 from autodeploy.space.rules import load_rules
-from autodeploy.specs.spec import spec_of
+from autodeploy.specs.software import stack_for
+from autodeploy.specs.spec import spec_of, vendor_of
+from autodeploy.stack.software import NOTHING, shipped_stacks
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
@@ -388,7 +390,9 @@ def search_context(plan_set: PlanSet, lang: Language, shown: Plan | None = None)
     own = next((row for row in ranked if row.plan is best), None)
     shares = step_shares(best.breakdown, best.step_time_s, lang) if best else ()
     became = fates(plan_set)
-    heading, work = header(spec_of(plan_set.search), best, lang)
+    asked = spec_of(plan_set.search)
+    heading, work = header(asked, best, lang)
+    software = stack_for(asked.software, asked.search.target, vendor_of(asked.cluster.profile) or "")
     return {
         "plan_set": plan_set,
         "spec": spec,
@@ -396,6 +400,8 @@ def search_context(plan_set: PlanSet, lang: Language, shown: Plan | None = None)
         "training": spec["training"],
         "heading": heading,
         "work": work,
+        "software": None if software is NOTHING else software,
+        "software_ships": software.name in shipped_stacks(),
         **rl_context(best, lang),
         "best": best,
         "rows": ranked,

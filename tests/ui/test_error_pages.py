@@ -22,6 +22,7 @@ PAGE = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "en"}
         ("/searches/srch_none", "the list has every search"),
         ("/plans/p_none", "the list has every search"),
         ("/profiles/cloudmatrix", "did you mean cloudmatrix-384?"),
+        ("/software/megatron", "did you mean megatron-lm?"),
         ("/nothing/here", "Not found"),
     ],
 )
