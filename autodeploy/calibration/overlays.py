@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.fit import ELSEWHERE, UNFITTED, link_parameters, measured_elsewhere, portable_parameters
+from autodeploy.stack.host import HOST_UNITS
+from autodeploy.stack.software import Run, resolved
 from hardware_profiles.covariance import Covariance, FittedFactor
 from hardware_profiles.efficiencies import limited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autodeploy.calibration.fit import FitParameter, Moved
+    from autodeploy.stack.software import Stack
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
@@ -62,6 +65,30 @@ def _place_of(profile: Profile, name: str) -> tuple[str, str, float]:
     path = ELSEWHERE.get(name, f"efficiency.{name}")
     section, _, number = path.partition(".")
     return section, number, profile.quantity(path).value
+
+
+# Numbers of an overlay that are the software's, by section and name, and the fact of a stack that each is.
+_OF_SOFTWARE = {("host", "issue_us_per_op"): "issue_us_per_op", ("host", "sync_us"): "sync_us"}
+
+
+def software_overlay(document: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An overlay without the numbers of the software that ran, and these as a stack that inherits from that one.
+
+    Costs of the host to issue an operator and to wait for the device, and the factor of the stack's band, which takes
+    the place of that of the profile. What a fit leaves uncertain of them stays with the overlay's covariance.
+    """
+    band = resolved(stack, Run()).band
+    places = {**_OF_SOFTWARE, ("release_factors", band): "operator_factor"}
+    hardware = {section: dict(rows) if isinstance(rows, dict) else rows for section, rows in document.items()}
+    host: dict[str, dict[str, Any]] = {}
+    for (section, number), fact in places.items():
+        found = hardware.get(section, {}).pop(number, None)
+        if found is not None:
+            source = f"{found['source']}: {found['note']}" if "note" in found else found["source"]
+            host[fact] = {"value": found["value"], "unit": HOST_UNITS[fact], "kind": "record", "source": source}
+    name = f"{stack.name}-calibrated"
+    software = {"name": name, "title": f"{stack.title}, calibrated", "inherits": stack.name, "host": host}
+    return {section: rows for section, rows in hardware.items() if rows != {}}, software
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:

@@ -51,6 +51,15 @@ def calibrate(
             "--page", metavar="PAGE.md", help="also write a page on where the profiled run differs from the plan"
         ),
     ] = None,
+    software: Annotated[
+        Path | None,
+        typer.Option(
+            "--software", metavar="STACK.yaml", help="also write the software's numbers, as a stack of their own"
+        ),
+    ] = None,
+    stack: Annotated[
+        str | None, typer.Option("--stack", metavar="NAME", help="stack that ran; default: that of the profile's chips")
+    ] = None,
     op: BenchmarkOp = None,
     ranks: BenchmarkRanks = None,
     lang: Lang = LanguageOption.EN,
@@ -75,6 +84,17 @@ def calibrate(
         document = _from_runs(runs, profile, plan, spec, folders[0] if folders else None, page)
     from autodeploy.kit.yaml_text import profile_text
 
+    if software is not None:
+        from autodeploy.calibration.overlays import software_overlay
+        from autodeploy.stack.frameworks import DEFAULT
+        from autodeploy.stack.releases import framework_for
+        from autodeploy.stack.software import default_stack, stack_named
+        from hardware_profiles import load_profile
+
+        vendor = load_profile(profile).vendor
+        ran = stack_named(stack) if stack is not None else default_stack(framework_for(DEFAULT, vendor), vendor)
+        document, own = software_overlay(document, ran)
+        write_report(profile_text(own, f"Fitted by autodeploy calibrate to {names}."), software)
     write_report(profile_text(document, f"Fitted by autodeploy calibrate to {names}."), output)
 
 

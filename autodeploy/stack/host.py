@@ -31,6 +31,7 @@ HOST_UNITS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **{"new_shape_us": "us", "scatter": "fraction", "reads_of_packs": "count"},
         **{"optimizer_threads": "count", "optimizer_fraction": "fraction"},
+        **{"issue_us_per_op": "us", "sync_us": "us", "operator_factor": "ratio"},
     }
 )
 
@@ -47,6 +48,8 @@ class HostSoftware:
     on the states that lie there, else they stream through the device. kernel, threads, fraction : of that optimizer,
     and of the states there. scores : the loss divides logits by a temperature first. rotates_documents : queries and
     keys of packed documents are rotated one document after another.
+    issue_s_per_op, sync_s : instead of the profile's; operator_factor : time of operators against the release that the
+    profile's efficiencies describe, instead of its band's. None: the profile has them.
     """
 
     changing_shapes: bool = False
@@ -62,6 +65,9 @@ class HostSoftware:
     fraction: float = 1.0
     scores: bool = False
     rotates_documents: bool = False
+    issue_s_per_op: float | None = None
+    sync_s: float | None = None
+    operator_factor: float | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, str], intervals: Mapping[str, tuple[float, ...]]) -> HostSoftware:
@@ -82,11 +88,18 @@ class HostSoftware:
             fraction=float(facts.get("optimizer_fraction", 1.0)),
             scores=facts.get("loss") == "scored",
             rotates_documents=facts.get("rotary") == "by_document",
+            issue_s_per_op=_number(facts, "issue_us_per_op", MICRO),
+            sync_s=_number(facts, "sync_us", MICRO),
+            operator_factor=_number(facts, "operator_factor", 1.0),
         )
 
     def of_strategy(self, offload_fraction: float | None) -> HostSoftware:
         """The same where a strategy says which fraction of the optimizer the host runs; None: it does not say."""
         return self if offload_fraction is None else replace(self, updates=True, fraction=offload_fraction)
+
+
+def _number(facts: Mapping[str, str], name: str, unit: float) -> float | None:
+    return float(facts[name]) * unit if name in facts else None
 
 
 def _range(value_s: float, interval_us: tuple[float, ...]) -> tuple[float, float]:

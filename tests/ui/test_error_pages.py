@@ -22,7 +22,7 @@ PAGE = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "en"}
         ("/searches/srch_none", "the list has every search"),
         ("/plans/p_none", "the list has every search"),
         ("/profiles/cloudmatrix", "did you mean cloudmatrix-384?"),
-        ("/software/megatron", "did you mean megatron-lm?"),
+        ("/software/mindformer", "did you mean mindformers?"),
         ("/nothing/here", "Not found"),
     ],
 )

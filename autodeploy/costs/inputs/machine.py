@@ -129,7 +129,7 @@ def machine_of(
         topology=topology,
         comm_op_s=profile.fixed_costs.comm_op_s,
         host=_host_rates(profile, value, features, software),
-        software_factor=_software_factor(profile, topology, value, release or "current"),
+        software_factor=_software_factor(profile, topology, value, release or "current", software.operator_factor),
         routing_factor=_release_factor(profile, value, f"experts_{release or 'current'}") / value["expert_rate"],
         dispatch_loss=value["dispatch_loss"],
         combine_loss=value["combine_loss"],
@@ -148,18 +148,22 @@ def machine_of(
     )
 
 
-def _software_factor(profile: Profile, topology: ClusterTopology, value: Mapping[str, Number], release: str) -> Number:
+def _software_factor(
+    profile: Profile, topology: ClusterTopology, value: Mapping[str, Number], release: str, own: float | None = None
+) -> Number:
     """Time of a release against the one that the efficiencies describe: f d^log2(nodes).
 
     f : its factor on one node, that of the current release where it has none. d : what every doubling of the nodes
-    costs it, `node_growth` where it has no factor of its own. An eager host that is late (garbage collection, other
-    processes) holds up all ranks that wait for its own; more nodes, more of them. A compiled graph has no host between
-    its operators.
+    costs it, `node_growth` where it has no factor of its own. own : f of the stack itself, instead. An eager host that
+    is late (garbage collection, other processes) holds up all ranks that wait for its own; more nodes, more of them. A
+    compiled graph has no host between its operators.
     """
     doublings = math.log2(max(1.0, topology.num_ranks / profile.ranks_per_node))
     growth = _release_factor(profile, value, f"{release}_per_doubling", 1.0 + np.asarray(value["node_growth"]))
     current = _release_factor(profile, value, "current")
-    return np.asarray(_release_factor(profile, value, release, current) * growth**doublings)
+    factors = profile.release_factors
+    other = 1.0 if own is None else own / factors.get(release, factors.get("current", 1.0))
+    return np.asarray(_release_factor(profile, value, release, current) * other * growth**doublings)
 
 
 def _release_factor(profile: Profile, value: Mapping[str, Number], name: str, absent: Number = 1.0) -> Floats:
@@ -210,13 +214,14 @@ def _host_rates(
         if "host_core_binding" in features
         else 1.0
     )
-    python = host.issue_s_per_op * bound * np.asarray(value["host_issue"])
+    issued = host.issue_s_per_op if software.issue_s_per_op is None else software.issue_s_per_op
+    python = issued * bound * np.asarray(value["host_issue"])
     new = software.new_shape_s * bound * np.asarray(value.get("new_shape", 1.0))
     each = issue_s(python, new if software.changing_shapes else 0.0, software.task_queue)
     return HostRates(
         issue_s=each,
         new_size_s=np.maximum(0.0, issue_s(python, new, software.task_queue) - each),
-        sync_s=host.sync_s * np.asarray(value["host_sync"]),
+        sync_s=(host.sync_s if software.sync_s is None else software.sync_s) * np.asarray(value["host_sync"]),
         link_bytes_per_s=host.link_bytes_per_s * value.get("host_link", 1.0),
         scatter=software.scatter,
         memory_bytes_per_s=host.memory_bytes_per_s / profile.ranks_per_node,
