@@ -32,8 +32,8 @@ FOR_THE_REPORT: Final = 0.5
 WITHOUT_PLAN: Final = 0.4
 """Of what is kept, as long as there is no plan to describe."""
 POLL_S: Final = 0.04
-WHOLE: Final = frozenset({"numba", "llvmlite"})
-"""Packages whose calls are never cut off: they compile."""
+WHOLE: Final = frozenset({"numba", "llvmlite", "logging"})
+"""Packages whose calls are never cut off: they compile, or lock what a fork needs and release it in a hook of it."""
 AGAIN_S: Final = 0.5
 """An interruption that was lost, in a destructor, is repeated."""
 

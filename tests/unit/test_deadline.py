@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import subprocess
 import sys
 import time
@@ -99,6 +100,20 @@ def test_an_import_is_left_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert deadline(0.1).search(imports_and_goes_on) is None
     assert sys.modules["a_slow_module_of_this_test"].whole
+
+
+def test_what_a_log_locks_is_released() -> None:
+    ended = []
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            napping(0.5)
+            ended.append(record.getMessage())
+
+    log = logging.Logger("a test of deadlines")
+    log.addHandler(Slow())
+    assert deadline(0.1).search(lambda: (log.error("whole"), napping(30.0))) is None
+    assert ended == ["whole"]
 
 
 def test_a_part_inside_a_part_is_ended_by_the_outer_one() -> None:
