@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_by
 from autodeploy.search.bounds.problem_bound import relax_bound
 from autodeploy.search.branch_and_bound.candidate import CandidatePlans, CandidateSolver, Solved, refining
 from autodeploy.search.branch_and_bound.frontier import SearchState, bytes_on_card, card_bytes, held_bytes
-from autodeploy.search.branch_and_bound.worker_process import WorkerProcess
 from autodeploy.search.choices.effort import QUICK
 from autodeploy.search.choices.memory_options import menus
 from autodeploy.search.placement.solve import is_free, solve
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from autodeploy.search.placement.evaluate import InnerPlan, InnerSolution
     from cost_models.arrays import Floats
 
-A = TypeVar("A")
-T = TypeVar("T")
 
 MEMORY_TOLERANCE: Final = 2e-3
 """Room is known to this share."""
@@ -277,8 +274,6 @@ class RoomyPlans:
         self,
         request: SearchRequest,
         limit_bytes: Callable[[int], float],
-        *,
-        parallel: bool,
         solver: CandidateSolver | None = None,
     ) -> None:
         contexts: dict[tuple[int, float], Context] = {}
@@ -289,9 +284,9 @@ class RoomyPlans:
                 contexts[id(context), limit] = replace(context, limit_bytes=limit)
             return contexts[id(context), limit]
 
-        self._request, self._limited, self._parallel = request, limited, parallel
+        self._request, self._limited = request, limited
         home = solver or CandidateSolver(request, together=True)
-        self._here, self._there = (_Looks(home, request, limited) for _ in range(2))
+        self._looks = _Looks(home, request, limited)
         self._of_outer = np.argsort(request.outer, kind="stable")
         self._sorted = request.outer[self._of_outer]
 
@@ -305,28 +300,21 @@ class RoomyPlans:
         outer = self._request.outer
         made: dict[int, Solved] = {}
         firsts = {int(outer[index]): index for index in reversed(indices)}
-        numbers = sorted(firsts, key=lambda number: self._slots(firsts[number]), reverse=True)
-        ways = {number: self._ways(number) for number in numbers}
-        away = {*numbers[1::2]}  # the worker's, with all that their problems take
-        with WorkerProcess(self._there, parallel=self._parallel, should_cancel=self._request.should_cancel) as worker:
-            looks = _shared(worker, self._here, _Looks.templates, [(ways[each], each in away) for each in numbers])
-            found = {number: look or [] for number, look in zip(numbers, looks, strict=True)}
-            times = {index: plan[1].step_s for ones in found.values() for index, plan in ones}
-            fastest_s = min(times.values(), default=math.inf)
-            near: list[tuple[list[int], bool]] = []
-            for number, ones in found.items():
-                close = [one for one in ones if times[one[0]] <= (1.0 + WAYS_MARGIN) * fastest_s]
-                kept = close or ones[:1]
-                made |= {index: self._here.solved(index, plan) for index, plan in kept}
-                hopeful = [index for index, _ in kept if times[index] <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
-                if not ones:
-                    hopeful = [*dict.fromkeys((firsts[number], self._lightest(ways[number])))]
-                near += [(hopeful, number in away)] if hopeful else []
-            for plans in _shared(worker, self._here, _Looks.in_full, near):
-                for index, plan in plans or ():
-                    if plan[1].plan is not None and plan[1].step_s <= times.get(index, math.inf):
-                        made[index] = self._here.solved(index, plan)
         order = {number: place for place, number in enumerate(dict.fromkeys(int(outer[index]) for index in indices))}
+        ways = {number: self._ways(number) for number in order}
+        found = {number: self._looks.templates(of_outer) for number, of_outer in ways.items()}
+        times = {index: plan[1].step_s for ones in found.values() for index, plan in ones}
+        fastest_s = min(times.values(), default=math.inf)
+        for number, ones in found.items():
+            close = [one for one in ones if times[one[0]] <= (1.0 + WAYS_MARGIN) * fastest_s]
+            kept = close or ones[:1]
+            made |= {index: self._looks.solved(index, plan) for index, plan in kept}
+            hopeful = [index for index, _ in kept if times[index] <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
+            if not ones:
+                hopeful = [*dict.fromkeys((firsts[number], self._lightest(ways[number])))]
+            for index, plan in self._looks.in_full(hopeful):
+                if plan[1].plan is not None and plan[1].step_s <= times.get(index, math.inf):
+                    made[index] = self._looks.solved(index, plan)
         in_order = sorted(made, key=lambda index: (order[int(outer[index])], made[index].solution.step_s, index))
         return [self._at_home(made[index]) for index in in_order]
 
@@ -350,32 +338,11 @@ class RoomyPlans:
         least = self._request.swept.least_bytes
         return min(ways, key=lambda index: (float(least[index]), index))
 
-    def _slots(self, index: int) -> int:
-        """Slots of a candidate's schedule, in which the time of its plan grows."""
-        candidates = self._request.candidates
-        return int(candidates.pp[index] * candidates.vpp[index] * candidates.micro_batches[index])
-
     def refined(self, solved: Solved, effort: Effort) -> Solved:
         """A plan solved in full from what it is; itself where that finds nothing faster."""
-        problem, better = self._here.refined(solved, effort)
+        problem, better = self._looks.refined(solved, effort)
         return replace(solved, problem=problem, solution=better) if better.step_s < solved.solution.step_s else solved
 
     def card_bytes(self, solved: Solved) -> float:
         """`card_bytes` of a plan that was made here."""
         return card_bytes(replace(solved, context=self._limited(solved.index)))
-
-
-def _shared(
-    worker: WorkerProcess[_Looks], here: _Looks, method: Callable[[_Looks, A], T], asked: Sequence[tuple[A, bool]]
-) -> list[T | None]:
-    """Answers to questions, those that are the worker's from there; None of those that were cancelled."""
-    begun = {place: worker.begin(method, each) for place, (each, away) in enumerate(asked) if away}
-    answers: list[T | None] = [None] * len(asked)
-    for place, (each, away) in enumerate(asked):
-        if not away and not here.stopped():
-            answers[place] = method(here, each)
-            for other in begun.values():
-                other.ready()  # takes its answer over, so that the worker goes on
-    for place, future in begun.items():
-        answers[place] = future.result()
-    return answers

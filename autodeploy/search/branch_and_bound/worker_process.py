@@ -205,11 +205,6 @@ def by_two(
     return complete if len(complete) == len(asked) else None
 
 
-def halves_of(count: int) -> list[range]:
-    """Every other number below count, and the others: what `by_two` may be asked of so many things in order."""
-    return [half for half in (range(0, count, 2), range(1, count, 2)) if half]
-
-
 class _Raised:
     """An error instead of an answer."""
 

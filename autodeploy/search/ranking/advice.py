@@ -228,6 +228,7 @@ class Adviser:
         self._price = price
         self._peaks = {id(each): card_bytes(each) for each in self._best}
         self._makers: dict[int, RoomyPlans] = {}
+        self._by_level: dict[float, RoomyPlans] = {}
         self.steps: tuple[Step, ...] = ()
         """Steps of the first plan's axes, of which plans were made."""
         self.so_far = self._ranked(self._best, self._predicted(self._best))
@@ -272,7 +273,7 @@ class Adviser:
         for _ in range(MOST_FIRSTS):
             first, pool = self.so_far.weighed[0], _pool(self.so_far)
             self.steps = tuple(steps_from(self._searched, first.solved))
-            made = self._made([step.index for step in self.steps], level, pool, parallel=False)
+            made = self._made([step.index for step in self.steps], level, pool)
             answers = responses(made, self._box, parallel=False, should_cancel=self._should_cancel) if made else None
             if answers is None:
                 return
@@ -308,11 +309,11 @@ class Adviser:
     def _scaled(self, count: int) -> int:
         return round(count * self._budget.quick / USUAL_QUICK)
 
-    def _made(
-        self, picks: Sequence[int], level: float, known: Sequence[Solved], *, parallel: bool | None = None
-    ) -> list[Solved]:
-        """Plans that fit with a probability, but for those that are known; parallel : where many are asked for."""
-        maker = self._maker(level, parallel=self._parallel if parallel is None else parallel)
+    def _made(self, picks: Sequence[int], level: float, known: Sequence[Solved]) -> list[Solved]:
+        """Plans that fit with a probability, but for those that are known."""
+        if level not in self._by_level:
+            self._by_level[level] = self._maker(level)
+        maker = self._by_level[level]
         identities = {_identity(each) for each in known}
         made = [each for each in maker.plans(picks) if _identity(each) not in identities]
         self._peaks |= {id(each): maker.card_bytes(each) for each in made}
@@ -413,7 +414,7 @@ class Adviser:
         counts = unproven_axes(self._searched.candidates.take(rows[fit]), self._best[0].context)
         return np.asarray(fit[counts == counts.min()])
 
-    def _maker(self, level: float, *, parallel: bool) -> RoomyPlans:
+    def _maker(self, level: float) -> RoomyPlans:
         def limit_bytes(index: int) -> float:
             # Of a spread that runs have moved each limit takes a search; it is one for all plans of an outer strategy.
             key = int(self._outer[index]), level
@@ -421,7 +422,7 @@ class Adviser:
                 self._rooms[key] = roomy_limit_bytes(1.0, self._spread(index), level)
             return self._searched.context_of(index).limit_bytes * self._rooms[key]
 
-        return RoomyPlans(self._request, limit_bytes, parallel=parallel, solver=self._frontier.solver)
+        return RoomyPlans(self._request, limit_bytes, self._frontier.solver)
 
     def _usual_limit(self, context: Context, level: float) -> float:
         """The limit of the fastest plan, for a look at all candidates: without what runs said of this plan alone."""

@@ -112,7 +112,7 @@ def _on_cards(spec: Spec, profile: Profile, context: Context, identity: Identity
         return roomy_limit_bytes(used.limit_bytes, memory_spread_of(kept.take(slice(index, index + 1)), used))
 
     picks = first_of_each(np.arange(len(rows)), request.swept.after_recompute_s, request.outer, MOST_MADE)
-    made = RoomyPlans(request, limit_bytes, parallel=False).plans(picks)
+    made = RoomyPlans(request, limit_bytes).plans(picks)
     for solved in sorted(made, key=lambda each: (each.solution.step_s, each.index)):
         (plan,) = plans_of_solved([solved], spec, identity)
         facts = {**solved.context.facts, **facts_of_placement(plan.strategy)}
