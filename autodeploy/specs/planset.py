@@ -293,7 +293,7 @@ class BoxNumber(Document):
     basis: Text
     influence: float = 0.0
     regret_pct: Annotated[float, Field(exclude_if=lambda value: not value)] = 0.0
-    instead: Annotated[dict[str, int | str], Field(exclude_if=lambda value: not value)] = {}
+    instead: Annotated[dict[str, bool | int | str], Field(exclude_if=lambda value: not value)] = {}
     settled_by: Annotated[Measurement | None, Field(exclude_if=lambda value: value is None)] = None
 
 

@@ -208,7 +208,7 @@ class Decision:
     """Price of not knowing one number: what the recommended plan costs at its worse end above the best plan there."""
 
     regret: float
-    instead: dict[str, int | str]
+    instead: dict[str, bool | int | str]
 
 
 def decisions(advice: RiskAdvice) -> list[Decision | None]:
