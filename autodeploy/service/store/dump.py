@@ -159,6 +159,9 @@ def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]
     values = line.get("row")
     if table is None or not isinstance(values, dict):
         raise SpecError(Message("store.unknown_table_row"), path=f"line {number}")
+    # A part of a key that an earlier version did not have says what is so without one.
+    defaults: dict[str, Any] = {column.name: column.default for column in table.primary_key if column.default}
+    values = {name: default.arg for name, default in defaults.items()} | values
     unknown = sorted(set(values) - {column.name for column in table.columns})
     missing = [column.name for column in table.primary_key if column.name not in values]
     if unknown or missing:
