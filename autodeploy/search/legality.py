@@ -11,14 +11,21 @@ from autodeploy.space.rules import LaunchRules, broken_rules, launchable, told, 
 from autodeploy.specs.spec import no_strategy
 
 if TYPE_CHECKING:
+    from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.specs.diagnostics import BrokenRule
     from autodeploy.specs.spec import Spec
 
 
-def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
+def launch_rules(
+    spec: Spec, *, features: frozenset[str] | None = None, prepared: Prepared | None = None
+) -> LaunchRules:
     """Rules of the spec's target that its strategy breaks, and what the target could launch instead.
 
     A strategy whose degrees contradict the cluster is judged too.
+
+    Parameters
+    ----------
+    prepared : the spec resolved, where it is already.
 
     Raises
     ------
@@ -36,7 +43,7 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         of_generation = broken_by(spec, profile, healthy_npus(profile, spec.cluster))
         spec = update_alone(spec, spec.strategy)
     assert spec.strategy is not None
-    context, on = judged_context(spec, spec.strategy, features)
+    context, on = judged_context(spec, spec.strategy, features, prepared)
     target = spec.search.target
     candidate = as_candidate(context, spec.strategy, possible=False)
     facts = {**context.facts, **facts_of_placement(spec.strategy)}

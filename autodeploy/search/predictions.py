@@ -53,6 +53,7 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     """
     if spec.strategy is None:
         raise no_strategy()
+    prepared = None
     if spec.training.rl is not None:
         from autodeploy.search.post_training.planning import estimate_rl  # a tenth of a second, for post-training alone
 
@@ -65,7 +66,7 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
         plan = with_run(prepared, predict(prepared, strategy, features).plan)
         notes = (*even_note(spec.strategy, plan), *unused_note(spec.strategy, plan))
         plan = plan.model_copy(update={"assumptions": (*plan.assumptions, *notes)})
-    return plan.model_copy(update={"broken_rules": launch_rules(spec, features=features).broken})
+    return plan.model_copy(update={"broken_rules": launch_rules(spec, features=features, prepared=prepared).broken})
 
 
 def reestimate(spec: Spec, plan: Plan) -> Plan:

@@ -61,9 +61,11 @@ def context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str]
     return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)
 
 
-def judged_context(spec: Spec, strategy: Strategy, features: frozenset[str] | None) -> tuple[Context, frozenset[str]]:
+def judged_context(
+    spec: Spec, strategy: Strategy, features: frozenset[str] | None, prepared: Prepared | None = None
+) -> tuple[Context, frozenset[str]]:
     """Facts of a strategy's context for rules, as of `context_for`, and the features that are on for the spec."""
-    profile, choice = _resolved(spec)
+    profile, choice = _resolved(spec) if prepared is None else (prepared.profile, prepared.choice)
     on = _stated(choice, strategy, features)
     if on is None:
         return spec_context(spec, profile, choice.on), choice.on

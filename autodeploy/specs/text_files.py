@@ -93,8 +93,8 @@ def scan_toml(text: str) -> None:
             raise _many(MAX_VALUES)
 
 
-def scan_yaml(events: Iterable[Any]) -> None:
-    """Counts values and characters as if every alias were written out; stops at the first bound that is passed."""
+def scanned_yaml(events: Iterable[Any]) -> Iterator[Any]:
+    """The events of a YAML text up to the first bound that it passes, counted as if every alias were written out."""
     from ruamel.yaml.events import (
         AliasEvent,
         CollectionEndEvent,
@@ -140,6 +140,7 @@ def scan_yaml(events: Iterable[Any]) -> None:
             raise _many(MAX_YAML_VALUES)
         if size > MAX_BYTES:
             raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_BYTES:,}"))
+        yield event
 
 
 def refuse_long_key(key: str, path: str = "") -> None:
@@ -342,15 +343,28 @@ def load_yaml(text: str, *, boolean_words: bool = False) -> Any:
     """
     from ruamel.yaml import YAML  # here: reading JSON or a preset needs no YAML
     from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, YAMLError
+    from ruamel.yaml.parser import Parser
 
     from hardware_profiles.yaml_faults import fault_of
 
     warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)  # of numbers that are read as they are meant
+
+    class Scanned(Parser):
+        """A parser whose events are bounded before anything is composed of them."""
+
+        def __init__(self, loader: Any) -> None:
+            super().__init__(loader)
+            self._scanned = scanned_yaml(iter(super().get_event, None))
+
+        def get_event(self) -> Any:
+            return next(self._scanned)
+
     reader = YAML(typ="safe", pure=True)
+    reader.Parser = Scanned
+    reader.composer.warn_double_anchors = False  # they are refused
     if boolean_words:
         reader.Constructor = BooleanWords
     try:
-        scan_yaml(YAML(typ="safe", pure=True).parse(text))
         return reader.load(text)
     except YAMLError as error:
         raise SpecError(str(fault_of(error, text))) from error

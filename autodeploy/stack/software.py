@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
@@ -205,6 +205,18 @@ def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None)
     ----------
     overrides : of single facts, by "section.name": on or off for features, a value for formats and settings.
     """
+    if not overrides and shipped_stacks().get(stack.name) is stack:
+        return _shipped(stack.name, run)
+    return _resolved(stack, run, overrides or {})
+
+
+@lru_cache(maxsize=1024)
+def _shipped(name: str, run: Run) -> Software:
+    """A stack of the package for a run: records are asked for theirs again and again."""
+    return _resolved(shipped_stacks()[name], run, {})
+
+
+def _resolved(stack: Stack, run: Run, overrides: Mapping[str, str]) -> Software:
     run = replace(run, date=run.date or stack.as_of)
 
     def holding(section: str) -> dict[str, Fact]:
@@ -218,7 +230,7 @@ def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None)
     on, memory, void = (set(holding(section)) for section in ("features", "memory", "void"))
     said = {section: holding(section) for section in VALUED}
     valued = {section: {name: fact.value for name, fact in facts.items()} for section, facts in said.items()}
-    for path, value in (overrides or {}).items():
+    for path, value in overrides.items():
         section, _, name = path.partition(".")
         if section in VALUED:
             valued[section][name] = value
@@ -403,6 +415,7 @@ def unnamed_features(target: str, vendor: str | None, run: Run | None = None) ->
     return resolved(default_stack(target, vendor), run or Run()).features
 
 
+@lru_cache(maxsize=1024)
 def stack_of_run(framework: str, source: str, vendor: str, generation: str, run: Run) -> Stack:
     """The stack that a record ran on: the most particular of those whose conditions it meets.
 

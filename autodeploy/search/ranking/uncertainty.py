@@ -43,8 +43,23 @@ Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 DECIMALS = 6  # of a sensitivity, which finite differences know to about as many; + 0.0 makes -0.0 plain
 
 
+class _Described:
+    """The run that was described last: all that is said of one plan asks for its own, one after the other."""
+
+    last: tuple[Candidates, Context, dict[str, object]] | None = None
+
+
 def run_of(candidate: Candidates, context: Context, *, features: bool = True) -> dict[str, object]:
     """A candidate as the coverage table describes runs; without its features where nobody asks for them."""
+    if not features:
+        return _described(candidate, context, features=False)
+    last = _Described.last
+    if last is None or last[0] is not candidate or last[1] is not context:
+        _Described.last = last = candidate, context, _described(candidate, context, features=True)
+    return last[2]
+
+
+def _described(candidate: Candidates, context: Context, *, features: bool) -> dict[str, object]:
     # Features whose effect on time rests on records; the others are on in every record or change no time.
     measured_features = [feature for feature in FEATURES.values() if feature.measured and features]
     used = {each.mechanism for each in measured_features if holds(each.measured, candidate, context)}
