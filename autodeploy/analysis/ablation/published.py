@@ -166,6 +166,12 @@ def _operator_share_pct(_: Run, variant: Run) -> float:
     return 100.0 * rewritten_share(variant.predicted)
 
 
+def _operator_gain_pct(baseline: Run, variant: Run) -> float:
+    """Time of one micro batch's operators through all layers, baseline over variant; experts balanced."""
+    before, after = (sum(operator_seconds(run.predicted).values()) for run in (baseline, variant))
+    return 100.0 * (before / after - 1.0)
+
+
 def _micro_batches(_: Run, variant: Run) -> float:
     return float(variant.plan.micro_batches)
 
@@ -255,6 +261,7 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "bubble_share_pct": _bubble_share_pct,
     "ideal_bubble_pct": _ideal_bubble_pct,
     "operator_share_pct": _operator_share_pct,
+    "operator_gain_pct": _operator_gain_pct,
     "micro_batches": _micro_batches,
     "mfu_pct": _mfu_pct,
     "baseline_mfu_pct": _baseline(_mfu_pct),
