@@ -10,7 +10,7 @@ import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language, read_spec
 from autodeploy.messages import Message
-from autodeploy.stack.frameworks import launchers
+from autodeploy.stack.frameworks import FRAMEWORKS, launchers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 export_app = typer.Typer()
-FLAGS_OF = {name: (f"{name}-flags",) for name in ("mindspeed-llm", "megatron")}
-FORMATS = ", ".join(
+PARTS = {"flags": ("", "-flags")}  # the whole launch, or its flags alone
+EXPORTED = ", ".join(
     (
-        *(name for launcher in launchers() for name in (launcher, *FLAGS_OF.get(launcher, ()))),
+        *(name + part for name in launchers() for part in PARTS.get(FRAMEWORKS[name].configured_by, ("",))),
         *("slurm", "ascendjob", "chrome-trace", "json", "csv", "markdown", "html"),
     )
 )
@@ -41,7 +41,7 @@ def export(
     subject: Annotated[
         str, typer.Argument(metavar="PLAN_ID|SPEC", help="plan id from the report, p_..., or a spec with a strategy")
     ],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=Message("common.one_of", names=FORMATS))],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=Message("common.one_of", names=EXPORTED))],
     rehearse: Annotated[
         str | None,
         typer.Option("--rehearse", metavar="NODES", help="export its rehearsal on 1node, 8nodes, ... instead"),

@@ -276,8 +276,8 @@ class RecommendRequest(Document):
 
     spec: dict[str, Any]
     days: Days | None = None
-    npu_hours: Annotated[float | None, Field(gt=0, le=1e12, description="budget in card-hours")] = None
-    cost: Annotated[float | None, Field(gt=0, le=1e15, description="budget in the spec's currency")] = None
+    npu_hours: Annotated[float | None, Field(ge=1e-3, le=1e12, description="budget in card-hours")] = None
+    cost: Annotated[float | None, Field(ge=1e-3, le=1e15, description="budget in the spec's currency")] = None
     tokens: TokenCount | None = None
     max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
 

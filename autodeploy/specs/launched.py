@@ -157,7 +157,7 @@ def _by(component: str, flag: str = "", *values: str, unless: tuple[str, ...] = 
     return Variant(component, flags=(LaunchFlag(flag, values=values),) if flag else (), unless=unless)
 
 
-_FILES: Final = tuple(map(_by, ("mindspeed-llm-fsdp2", "torchtitan-npu", "mindformers")))
+_FILES: Final = (_by("mindspeed-llm-fsdp2"), _by("torchtitan-npu"), _by("mindformers"))
 _ALL: Final = (_by("megatron"), *_FILES)
 WAYS: Final[dict[str, tuple[Variant, ...]]] = {
     "pretrain": _ALL,

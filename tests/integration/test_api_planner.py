@@ -64,7 +64,7 @@ async def test_a_plan_is_rehearsed_on_fewer_nodes(sqlite_url):
         script = await client.get(f"/v1/plans/{plan_id}/export", params=asked)
         page = await client.get(f"/plans/{plan_id}")
         larger = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "4nodes"})
-        unknown = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "3nodes"})
+        unknown = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "3racks"})
     assert script.status_code == 200
     assert f"# rehearsal of plan {plan_id} on 8 of its 32 cards" in script.text
     assert "_rehearsal_1node.sh" in script.headers["content-disposition"]

@@ -24,8 +24,10 @@ from autodeploy.reports.plan_report import render_plan_set
 from autodeploy.reports.wording import change_name, report_text, width
 from autodeploy.search.planner import Progress
 from autodeploy.specs.answers import CardCount, Recommendation
+from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.plan_details import AblationReport, AblationRow
 from autodeploy.specs.published_effects import PublishedReport
+from autodeploy.specs.resources import RunDocument, RunOutcomeDocument
 from docs.commands import commands, options_of
 from tests import factories
 
@@ -77,7 +79,7 @@ def test_a_list_is_titled_in_chinese(chinese: Any, arguments: list[str], said: s
 
 def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) -> None:
     backup = tmp_path / "backup.jsonl"
-    assert "数据库版本为 0009" in chinese("db", "upgrade")[2]
+    assert "数据库版本为 0010" in chinese("db", "upgrade")[2]
     assert f"写入 {backup}" in chinese("db", "export", str(backup))[2]
     assert "已加入：0" in chinese("db", "import", str(backup))[2]
     assert "already" not in chinese("db", "prune", "--older-than", "9d")[2]
@@ -85,7 +87,7 @@ def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) ->
     assert code == 0
     assert "请立即保存" in told
     assert "请立即保存" not in out
-    assert "the database is at revision 0009" in chinese("db", "upgrade", "--lang", "en")[2]
+    assert "the database is at revision 0010" in chinese("db", "upgrade", "--lang", "en")[2]
     written = tmp_path / "spec.yaml"
     assert "已写入" in chinese("import", str(FILES / "megatron_dense.sh"), "-o", str(written))[2]
 
@@ -186,7 +188,10 @@ def test_a_terminal_shows_the_line_of_the_best_plan_in_bold(
 def test_a_run_and_progress_are_told_in_chinese() -> None:
     run = {"id": "run_1", "model": "M", "cluster": "c", "measured_step_time_s": 2.0, "predicted_step_time_s": 2.1}
     run |= {"predicted_low_s": 1.5, "predicted_high_s": 2.5, "error": 0.05, "inside": True}
-    told = outcome_text({"run": run, "cluster": None, "reranked": []}, "zh")
+    measured = MeasuredRun.model_construct(out_of_memory=None)
+    document = RunDocument.model_construct(**run, measured=measured)
+    outcome = RunOutcomeDocument.model_construct(run=document, cluster=None, reranked=())
+    told = outcome_text(outcome, "zh")
     assert "在区间 1.5-2.5 s 之内" in told
     assert words_of(told) == []
     progress = Progress(kind="incumbent", message="", enumerated=1000, rejected=10, solved=3, elapsed_s=2.0)

@@ -45,7 +45,7 @@ def _read(path: Path) -> Case:
         raise SpecError(
             Message("ablation.input_without_origin", file=path.name, names=", ".join(unsaid)),
             path="inputs",
-            hint="source | low + high",
+            hint="{source: TEXT} | {low: NUMBER, high: NUMBER}",
         )
     return case
 

@@ -69,7 +69,7 @@ def budget_in_hours(spec: Spec, cost: float | None) -> float | None:
     price = None if spec.run is None else spec.run.price_per_npu_hour
     if not price:
         needed = Message("common.is_required", name="run.price_per_npu_hour")
-        raise SpecError(needed, path="/run/price_per_npu_hour", hint="run: {price_per_npu_hour: 1.2}")
+        raise SpecError(needed, path="/run/price_per_npu_hour", hint="{run: {price_per_npu_hour: 1.2}}")
     return cost / price
 
 

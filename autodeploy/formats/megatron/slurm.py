@@ -41,11 +41,11 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     per_node = min(ranks, profile.ranks_per_node if profile else 8)
     if ranks % per_node:
         raise UnsupportedError(
-            Message("common.ranks_are_no_whole_number_of_nodes_of", ranks=ranks, size=per_node),
+            Message("common.partial_nodes", ranks=ranks, size=per_node),
             path="/cluster/num_npus",
         )
-    is_nvidia = profile is not None and profile.vendor == "nvidia"
-    script = (export_megatron if is_nvidia else export_mindspeed_llm)(plan_set, plan)
+    is_ascend = profile is None or profile.vendor == "huawei"
+    script = (export_mindspeed_llm if is_ascend else export_megatron)(plan_set, plan)
     asked = [name for name in asked_for(script.text) if name not in SET_BY_SLURM]
     name = f"autodeploy-{plan.plan_id.replace('_', '-')}"
     text = "\n".join(
@@ -54,7 +54,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
             f"#SBATCH --job-name={name}",
             f"#SBATCH --nodes={ranks // per_node}",
             "#SBATCH --ntasks-per-node=1",
-            *([f"#SBATCH --gpus-per-node={per_node}"] if is_nvidia else []),
+            *([] if is_ascend else [f"#SBATCH --gpus-per-node={per_node}"]),
             "#SBATCH --exclusive",
             "#SBATCH --output=%x_%j.log",
             f"# {provenance_line(plan_set, plan)}",

@@ -107,7 +107,8 @@ def _widen(definitions: dict[str, Any], ref_template: str) -> None:
         }
     if "TrainingSpec" in definitions:
         number = {"type": "integer", "minimum": 1, "maximum": 10_000_000, "examples": [15_360]}
-        tokens = {"type": "string", "description": "or tokens of a step", "examples": ["4M tokens"]}
+        amount = r"^[1-9][0-9]{0,2}(\.[0-9]{1,3})?[kKMG]? tokens$"
+        tokens = {"type": "string", "pattern": amount, "description": "or tokens of a step", "examples": ["4M tokens"]}
         batch = {"description": "sequences in a global batch", "anyOf": [number, ref("BatchSize"), tokens]}
         definitions["TrainingSpec"]["properties"]["global_batch_size"] = batch
     if "Strategy" in definitions:

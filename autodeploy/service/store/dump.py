@@ -163,14 +163,16 @@ def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]
     defaults: dict[str, Any] = {column.name: column.default for column in table.primary_key if column.default}
     values = {name: default.arg for name, default in defaults.items()} | values
     unknown = sorted(set(values) - {column.name for column in table.columns})
-    missing = [column.name for column in table.primary_key if column.name not in values]
+    # A column that is younger than the export has its default.
+    missing = [each.name for each in table.primary_key if each.name not in values and each.server_default is None]
     if unknown or missing:
         raise SpecError(
             Message("store.table_has", table=table.name, what=_columns_at_fault(unknown, missing)),
             path=f"line {number}",
             hint=Message("store.import_with_exporter"),
         )
-    return table, {name: _typed(table, name, value, number) for name, value in values.items()}
+    defaults = {each.name: each.default.arg for each in table.primary_key if each.default is not None}
+    return table, {name: _typed(table, name, value, number) for name, value in (defaults | values).items()}
 
 
 def _typed(table: Table, name: str, value: Any, number: int) -> Any:
