@@ -101,7 +101,7 @@ def facts_of(
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
         **NOT_PLACED,
-        "released": frozenset({release.name, *release.components}) if release is not None else frozenset[str](),
+        "released": release.names | frozenset(release.components) if release is not None else frozenset[str](),
         **launched_facts(release),
         FACT: launched_choices(release),
         LAUNCHED: launched_schedules(release),

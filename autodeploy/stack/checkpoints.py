@@ -38,7 +38,7 @@ class CheckpointFormat:
 
     def is_of(self, release: Release) -> bool:
         """Whether the release has it."""
-        return release.name not in self.without and (not self.releases or release.name in self.releases)
+        return release.names.isdisjoint(self.without) and (not self.releases or bool(release.names & {*self.releases}))
 
 
 @cache
@@ -130,6 +130,6 @@ def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: boo
 def conversion_commands(release: Release, *, tp: int, pp: int, ep: int, etp: int) -> tuple[str, ...]:
     """The commands that convert weights, without an optimizer, into another layout; none where none is known."""
     for row in _document()["conversions"]:
-        if release.has(row["component"]) and release.name in row.get("releases", [release.name]):
+        if release.has(row["component"]) and release.names & {*row.get("releases", [release.name])}:
             return tuple(each.format(tp=tp, pp=pp, ep=ep, etp=etp) for each in row["commands"])
     return ()

@@ -49,6 +49,7 @@ class Release:
     vendors : of chips that it runs on, in lower case; None: any but `without`.
     is_default : whether a spec that names no release means this one, on these vendors.
     cuts_latents : whether down projections of latent attention are cut over tensor-parallel ranks, or whole on each.
+    like : other releases whose rules and checkpoints are its own too.
     table : what its parser registers, for a release that has no table of its own in the package (as of a test).
     """
 
@@ -60,6 +61,7 @@ class Release:
     is_default: bool = False
     cuts_latents: bool = False
     without: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
     table: Mapping[str, RegisteredFlag] | None = field(default=None, repr=False)
 
     @property
@@ -76,6 +78,11 @@ class Release:
     def keys(self) -> Mapping[str, RegisteredFlag]:
         """Keys of its configuration file, by dotted path; empty where flags configure it."""
         return {name: key for name, key in self.registered.items() if not name.startswith("--")}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What records of rules and formats may call it: its own name, and those that it is like."""
+        return frozenset({self.name, *self.like})
 
     def has(self, component: str) -> bool:
         """Whether the component is part of it."""
@@ -115,8 +122,9 @@ def _shipped() -> tuple[Release, ...]:
 def _release(record: dict[str, object]) -> Release:
     components = record["components"]
     assert isinstance(components, dict)
-    vendors, without = record.get("vendors"), record.get("without", [])
+    vendors, without, like = record.get("vendors"), record.get("without", []), record.get("like", [])
     assert isinstance(without, list)
+    assert isinstance(like, list)
     return Release(
         name=str(record["name"]),
         title=str(record["title"]),
@@ -126,6 +134,7 @@ def _release(record: dict[str, object]) -> Release:
         is_default=bool(record.get("default", False)),
         cuts_latents=bool(record.get("cuts_latents", False)),
         without=tuple(map(str, without)),
+        like=tuple(map(str, like)),
     )
 
 

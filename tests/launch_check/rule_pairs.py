@@ -6,10 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from autodeploy.stack.releases import release_named, releases
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 DEVICES = 8  # of a node
 RANKS = 32  # of a pair that names no other number
+TRIED = tuple(each.name for each in releases() if each.flags and not each.keys)
 EVERY = ("mindspeed-llm-master", "megatron-mindspeed-master", "megatron-main")
 
 
@@ -23,6 +25,11 @@ def document() -> dict[str, Any]:
 def releases_of(pair: dict[str, Any]) -> tuple[str, ...]:
     """Names of the releases whose validators judged the pair."""
     return EVERY if pair["releases"] == "all" else tuple(pair["releases"])
+
+
+def is_for(pair: dict[str, Any], release: str) -> bool:
+    """Whether validators of the release, or of one that it is like, judged the pair."""
+    return not release_named(release).names.isdisjoint(releases_of(pair))
 
 
 def ranks_of(pair: dict[str, Any]) -> int:

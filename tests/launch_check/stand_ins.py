@@ -22,6 +22,7 @@ HEAVY = frozenset(
         *(
             "mamba_ssm",
             "matplotlib",
+            "megatron_adaptor",
             "mindio_ttp",
             "mindspeed_ops",
             "mindspore",

@@ -34,7 +34,7 @@ from packaging.version import Version
 from autodeploy.stack.releases import release_named
 from tests.launch_check.checkouts import FOLDERS, checkout
 from tests.launch_check.meta_build import ENTRY, Framework, OnMeta, in_child, stand_in_for_devices
-from tests.launch_check.rule_pairs import DEVICES, EVERY, document, environment_of, ranks_of, releases_of, words_of
+from tests.launch_check.rule_pairs import DEVICES, EVERY, TRIED, document, environment_of, is_for, ranks_of, words_of
 from tests.launch_check.scripts import Started
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--release", choices=EVERY, default=EVERY[0])
+    parser.add_argument("--release", choices=TRIED, default=EVERY[0])
     for name in FOLDERS:
         parser.add_argument(f"--{name}", metavar="GITDIR")
     parser.add_argument("--only", default="", metavar="RULE", help="pairs of rules whose names have this in them")
@@ -252,7 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     pairs = [
         pair
         for pair in document()["pairs"]
-        if "built" in pair and given["only"] in pair["rule"] and given["release"] in releases_of(pair)
+        if "built" in pair and given["only"] in pair["rule"] and is_for(pair, given["release"])
     ]
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)

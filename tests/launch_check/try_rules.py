@@ -16,13 +16,16 @@ import tempfile
 from autodeploy.stack.releases import release_named
 from tests.launch_check.checkouts import FOLDERS, checkouts
 from tests.launch_check.frameworks import Frameworks
-from tests.launch_check.rule_pairs import DEVICES, EVERY, document, environment_of, ranks_of, releases_of, words_of
+from tests.launch_check.rule_pairs import DEVICES, EVERY, TRIED, document, environment_of, is_for, ranks_of, words_of
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--release", choices=EVERY, default=EVERY[0])
+    parser.add_argument("--release", choices=TRIED, default=EVERY[0])
+    parser.add_argument(
+        "--pairs-of", choices=TRIED, help="pairs that another release judged; absent: those that it is like"
+    )
     for name in FOLDERS:
         parser.add_argument(f"--{name}", metavar="GITDIR")
     given = vars(parser.parse_args(argv))
@@ -30,7 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     git_dirs = {name: given[name.replace("-", "_")] for name in refs}
     if missing := [name for name, path in git_dirs.items() if path is None]:
         parser.error(f"{given['release']} needs --" + " and --".join(missing))
-    pairs = [pair for pair in document()["pairs"] if given["release"] in releases_of(pair) and "built" not in pair]
+    pairs = [
+        pair
+        for pair in document()["pairs"]
+        if is_for(pair, given["pairs_of"] or given["release"]) and "built" not in pair
+    ]
     with tempfile.TemporaryDirectory() as folder:
         frameworks = Frameworks(checkouts(git_dirs, refs, pathlib.Path(folder) / "trees"))
         os.chdir(folder)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autodeploy.kit.errors import SpecError
+from autodeploy.stack.checkpoints import checkpoint_formats
 from autodeploy.stack.flag_tables import RegisteredFlag
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.releases import registered, release_named, release_of, releases
@@ -73,12 +74,21 @@ def test_releases_differ_where_their_sources_do():
             "--moe-fb-overlap",
         )
     }
-    assert where["--balanced-moe-experts"] == {"megatron-mindspeed-master"}
+    newer = {"megatron-mindspeed-0.17", "megatron-mindspeed-0.18"}
+    assert where["--balanced-moe-experts"] == {"megatron-mindspeed-master", *newer}
     assert where["--moe-hierarchical-alltoallv"] == {"megatron-mindspeed-2.0.0"}
-    assert where["--overlap-moe-expert-parallel-comm"] == {"megatron-main"}
+    of_main = {"megatron-main", "megatron-0.19", "megatron-0.18", "megatron-0.16"}
+    assert where["--overlap-moe-expert-parallel-comm"] == {*of_main, *newer}
     assert where["--moe-fb-overlap"] == {r.name for r in PRE_TRAINING if r.has("mindspeed")}
     assert release_named("mindspeed-llm-master").registers("--moe-token-dispatcher-type", "alltoall_seq")
     assert not release_named("megatron-main").registers("--moe-token-dispatcher-type", "alltoall_seq")
+
+
+@pytest.mark.parametrize("release", ["megatron-0.19", "megatron-0.18", "megatron-0.16"])
+def test_a_release_that_is_like_another_has_its_checkpoints_and_stack(release):
+    of, like = release_named(release), release_named("megatron-main")
+    assert [each.name for each in checkpoint_formats(of)] == [each.name for each in checkpoint_formats(like)]
+    assert of.names == {release, "megatron-main"}
 
 
 def test_post_training_hands_on_what_its_own_classes_have():

@@ -321,3 +321,31 @@ def test_shared_experts_are_not_recomputed_beside_their_overlap() -> None:
     alone = broken(flags + SELECTIVE + "shared_experts", NVIDIA)
     beside = broken(flags + "--moe-shared-expert-overlap " + SELECTIVE + "shared_experts", NVIDIA)
     assert beside - alone == {"recomputed_shared_experts_run_alone"}
+
+
+RAMP = "--rampup-batch-size 8 8 1000"
+DUAL = "--schedules-method dualpipev --pipeline-model-parallel-size 4 --use-distributed-optimizer"
+GRAPHS = "--cuda-graph-impl local --cuda-graph-modules moe_router"
+GROUPED = "--num-experts 24 --moe-router-topk 4 --moe-ffn-hidden-size 1536 --moe-token-dispatcher-type alltoall "
+
+
+@pytest.mark.parametrize(
+    ("release", "flags", "rule"),
+    [
+        ("megatron-0.19", RAMP, None),
+        ("megatron-0.16", RAMP, "batch_ramp_counts_samples"),
+        ("megatron-mindspeed-0.17", RAMP, "batch_ramp_counts_samples"),
+        ("megatron-mindspeed-0.18", RAMP, None),
+        ("megatron-mindspeed-0.17", DUAL, "dualpipev_is_adapted"),
+        ("megatron-mindspeed-0.18", DUAL, "dualpipev_is_adapted"),
+        ("megatron-mindspeed-master", DUAL, None),
+        ("megatron-mindspeed-0.18", GROUPED + "--moe-grouped-gemm", "experts_are_adapted"),
+        ("megatron-mindspeed-0.17", GROUPED + "--moe-grouped-gemm", None),
+        ("megatron-mindspeed-0.18", "--context-parallel-size 2", "context_parallelism_is_adapted"),
+        ("megatron-mindspeed-0.17", "--context-parallel-size 2 --mtp-num-layers 1", None),
+        ("megatron-0.18", GRAPHS, "graphed_experts_exist"),
+    ],
+)
+def test_newer_releases_are_held_to_what_they_take(release, flags, rule):
+    stack = ("megatron", "ascend-800t-a2" if "mindspeed" in release else "nvidia-h100", release)
+    assert broken(flags, stack) - {"flag_is_registered"} == ({rule} if rule else set())

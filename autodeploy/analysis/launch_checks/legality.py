@@ -88,7 +88,7 @@ def judge_script(
     target = release_of(framework, chips.vendor, release)
     broken = [] if script.is_spelled else [*_unregistered(script, target, allowed), *_values(script, target, allowed)]
     broken += broken_flag_rules(
-        FlagValues(script, ranks, chips.generation), frozenset({target.name, *target.components})
+        FlagValues(script, ranks, chips.generation), target.names | frozenset(target.components)
     )
     return FlagVerdict(target, tuple(broken))
 
