@@ -81,7 +81,7 @@ class Release:
 
     @property
     def names(self) -> frozenset[str]:
-        """What records of rules and formats may call it: its own name, and those that it is like."""
+        """Its own name, and those that it is like: records of rules and formats name either."""
         return frozenset({self.name, *self.like})
 
     def has(self, component: str) -> bool:
