@@ -189,7 +189,7 @@ def test_a_run_and_progress_are_told_in_chinese() -> None:
     run = {"id": "run_1", "model": "M", "cluster": "c", "measured_step_time_s": 2.0, "predicted_step_time_s": 2.1}
     run |= {"predicted_low_s": 1.5, "predicted_high_s": 2.5, "error": 0.05, "inside": True}
     measured = MeasuredRun.model_construct(out_of_memory=None)
-    document = RunDocument.model_construct(**run, measured=measured)
+    document = RunDocument.model_construct(**run, measured=measured, counts=True)
     outcome = RunOutcomeDocument.model_construct(run=document, cluster=None, reranked=())
     told = outcome_text(outcome, "zh")
     assert "在区间 1.5-2.5 s 之内" in told
