@@ -272,11 +272,15 @@ class MemoryDocument(Document):
 
 
 class EnvironmentVariable(Document):
-    """One variable that a launch on this chip sets; `when`: only for strategies that this condition holds for."""
+    """One variable that a launch on this chip sets; `when`: only for strategies that this condition holds for.
+
+    `worth`: what it buys against leaving it unset, and by what right that is said.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Z][A-Z0-9_]*$")]
     value: Annotated[str, Field(max_length=500)]
     when: Annotated[str, Field(max_length=500)] = ""
+    worth: Annotated[str, Field(max_length=200, pattern=r"^[^#\n]*$")] = ""
 
 
 class JobSelector(Document):

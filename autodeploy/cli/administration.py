@@ -8,7 +8,7 @@ import re
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -422,13 +422,22 @@ doctor_app = typer.Typer()
 
 
 @doctor_app.command()
-def doctor(lang: Lang = LanguageOption.EN) -> None:
+def doctor(
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="PROFILE", help="instead: the environment of this node for launches"),
+    ] = None,
+    lang: Lang = LanguageOption.EN,
+) -> None:
     """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
     from autodeploy.cli.output import write_report
     from autodeploy.messages import in_language
     from autodeploy.reports.wording import check_text, command_text, titled
 
     spoken = language(lang)
+    if cluster is not None:
+        write_report(environment_advice(cluster, spoken), None)
+        return
     checks: list[tuple[str, Callable[[Language], str]]] = [
         ("python", _python),
         ("packages", _packages),
@@ -448,6 +457,36 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
     write_report("\n".join(lines), None)
     if not healthy:
         raise typer.Exit(SERVICE_ERROR)
+
+
+def environment_advice(profile: str, lang: Language) -> str:
+    """The variables that launches on a profile's chips set, beside this node's own, with what each is worth."""
+    from autodeploy.messages import Message, in_language
+    from autodeploy.reports.wording import check_text, command_text, titled
+    from hardware_profiles import load_profile
+
+    lines, own = [], _given_environment()
+    for variable in load_profile(profile).document.environment:
+        here = own.get(variable.name)
+        verdict = "passed" if here == variable.value else "failed"
+        words = {"name": variable.name, "value": variable.value, "here": here or command_text(lang, "not_set")}
+        said = command_text(lang, "environment_here", **words)
+        if variable.worth:
+            worth = Message.of_record(f"worth.{variable.name}", variable.worth)
+            said = titled(lang, said, in_language(worth, lang))
+        lines.append(f"{check_text(lang, verdict)}  {said}")
+    return "\n".join(lines)
+
+
+def _given_environment() -> dict[str, str]:
+    """The environment that this process was started with: it has changed its own threads since."""
+    import os
+
+    try:
+        text = Path("/proc/self/environ").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no Linux
+        return dict(os.environ)
+    return {name: value for name, equals, value in (line.partition("=") for line in text.split("\0")) if equals}
 
 
 def _python(_: Language) -> str:

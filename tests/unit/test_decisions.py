@@ -13,6 +13,7 @@ from autodeploy.calibration.uncertain_numbers import Uncertain
 from autodeploy.search.ranking.selection import decisions
 from autodeploy.search.ranking.sensitivities import Responses
 from autodeploy.search.ranking.uncertainty_set import UncertaintySet
+from autodeploy.specs.planset import BoxNumber
 from hardware_profiles import load_profile
 
 pytestmark = pytest.mark.unit
@@ -33,7 +34,7 @@ def advised(nominal: list[float], low: list[list[float]], high: list[list[float]
     numbers = tuple(Uncertain(f"n{i}", f"n{i}", (f"n{i}",), 0.1, "prior") for i in range(len(low[0])))
     box = UncertaintySet(numbers, np.eye(len(numbers)))
     answers = Responses(box, np.array(nominal), np.array(low), np.array(high))
-    plans = [Plan(row, {"tp": 2**row, "pp": 4}) for row in range(len(nominal))]
+    plans = [Plan(row, {"tp": 2**row, "pp": 4, "swap_optimizer": row == 1, "dp": None}) for row in range(len(nominal))]
     return SimpleNamespace(weighed=plans, responses=answers, weights=np.ones(len(nominal)))
 
 
@@ -41,7 +42,8 @@ def test_a_number_that_turns_the_order_is_priced_at_its_worse_end():
     (turned, kept) = decisions(advised([0.0, 0.02], [[-0.05, 0.1], [0.0, 0.1]], [[0.08, -0.1], [0.0, -0.1]]))
     assert turned is not None
     assert turned.regret == pytest.approx(np.expm1(0.08 - 0.02))
-    assert turned.instead == {"tp": 2}
+    assert turned.instead == {"tp": 2, "swap_optimizer": "on"}
+    BoxNumber(name="n", meaning="n", low=0.9, high=1.1, basis="prior", instead=turned.instead)
     assert kept is None
 
 

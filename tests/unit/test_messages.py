@@ -53,7 +53,7 @@ BY_NAME = frozenset(
 # Sections of records' texts: their English stands with the records.
 RECORDS = frozenset(
     {
-        *("rule", "flag_rule", "launch_rule", "feature", "lacks", "uncertain_number"),
+        *("rule", "flag_rule", "launch_rule", "feature", "lacks", "uncertain_number", "worth"),
         *("effect", "unmodelled", "verl_effect"),
     }
 )
@@ -222,7 +222,8 @@ def record_texts() -> dict[str, str]:
     said += [meaning_of(row) for row in PRIOR_WIDTHS]
     lacks = {f"lacks.{p}.{name}": text for p in list_profiles() for name, text in load_profile(p).lacks.items()}
     told = {text.key: str(text) for text in said if isinstance(text, Message) and section(text.key) in RECORDS}
-    return lacks | told
+    environment = [each for p in list_profiles() for each in load_profile(p).document.environment if each.worth]
+    return lacks | told | {f"worth.{each.name}": each.worth for each in environment}
 
 
 def test_a_message_is_said_in_both_languages_and_read_back() -> None:

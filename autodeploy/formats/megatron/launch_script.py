@@ -226,8 +226,12 @@ def environment(launch: Launch) -> dict[str, str]:
 
 
 def environment_block(launch: Launch) -> str:
-    """The environment as exports."""
-    return "".join(f'export {name}="{value}"\n' for name, value in environment(launch).items())
+    """The environment as exports, each with what it is worth."""
+    profile = profile_of(launch.spec)
+    worth = {} if profile is None else {each.name: each.worth for each in profile.document.environment if each.worth}
+    exports = (f'export {name}="{value}"' for name, value in environment(launch).items())
+    remarks = (f"  # {worth[name]}" if name in worth else "" for name in environment(launch))
+    return "".join(f"{line}{remark}\n" for line, remark in zip(exports, remarks, strict=True))
 
 
 def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:

@@ -232,7 +232,8 @@ def decisions(advice: RiskAdvice) -> list[Decision | None]:
             made.append(None)
             continue
         axes = {name: value for name, value in best.axes.items() if value != chosen.axes.get(name)}
-        made.append(Decision(regret, {name: value for name, value in axes.items() if isinstance(value, int | str)}))
+        said = {name: ("on" if value else "off") if isinstance(value, bool) else value for name, value in axes.items()}
+        made.append(Decision(regret, {name: value for name, value in said.items() if isinstance(value, int | str)}))
     return made
 
 
