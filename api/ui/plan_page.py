@@ -244,7 +244,7 @@ def knob_word(name: str, value: str, lang: Language) -> str:
         return words[{"true": "label.yes", "false": "label.no", "none": "label.none"}[value]]
     if name == "schedule":
         return schedule(value).title_in(lang)
-    return words.get(f"granularity.{value}", value)
+    return words.get(f"granularity.{value}", words.get(f"option.{value}", value))
 
 
 def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy:

@@ -16,7 +16,7 @@ from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
 from autodeploy.kit.errors import ConflictError, FieldError, NotFoundError, SpecError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, section_texts
 from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
@@ -267,4 +267,5 @@ def form_page(
         profile_names=[profile.name for profile in views.profiles()],
         profile_data={row.name: choices_of(row, texts(language_of(request))) for row in views.profiles()},
         ways=new_search_form.WAYS,
+        option_words=section_texts(language_of(request), "page.option"),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from api.ui.search_page import Share
-from autodeploy.reports.run_facts import checkpoint_line, cost_words, prior_in_words, run_facts
+from autodeploy.reports.run_facts import checkpoint_line, cost_words, prior_in_words, prior_note, run_facts
 from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPag
         facts=tuple(run_facts(run, lang)),
         shares=_shares(run, names),
         phases=tuple(phases),
-        priors=tuple((prior_in_words(p, lang), p.kind, p.note) for p in run.priors),
+        priors=tuple((prior_in_words(p, lang), p.kind, prior_note(p, lang)) for p in run.priors),
         cost=cost_words(run, lang),
         checkpoints=checkpoint_line(run, lang),
     )

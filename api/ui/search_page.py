@@ -27,6 +27,7 @@ from autodeploy.reports.plan_report import (
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.run_facts import generation_cell, rl_lines, spare_table
 from autodeploy.reports.wording import (
+    convention_words,
     degrees,
     field_name,
     is_reference,
@@ -37,6 +38,7 @@ from autodeploy.reports.wording import (
     reference_name,
     short_degrees,
     swap_names,
+    with_records,
 )
 from autodeploy.space.rules import load_rules
 from autodeploy.specs.software import stack_for
@@ -427,6 +429,8 @@ def search_context(plan_set: PlanSet, lang: Language, shown: Plan | None = None)
         "layout": degrees,
         "axes": lambda strategy: axes(strategy, lang),
         "axes_in_words": axes_in_words,
+        "convention_words": convention_words,
+        "with_records": with_records,
         "times_faster": times_faster(plan_set) if best and best is plan_set.plans[0] else None,
         **recommendation(plan_set, lang),
         "bound_words": bound_words(plan_set),

@@ -15,6 +15,7 @@ from api.ui.search_page import MAX_SAMPLED_STRATEGIES
 from autodeploy.analysis.rehearsal.rehearse import launches_before
 from autodeploy.formats.registry import formats_of
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
+from autodeploy.messages import Message, joined
 from autodeploy.service.launch_requests import read_offers
 from autodeploy.service.requests.callers import ANYONE
 from autodeploy.service.requests.intake import pasted_document, read_network_spec, refuse_unstorable
@@ -90,7 +91,10 @@ def _is_in_section(number: Number) -> bool:
 
 def _number(profile: Profile, name: str, quantity: Quantity) -> Number:
     sources = profile.document.sources
-    named = "; ".join(sources[key].title if key in sources else key for key in quantity.source)
+    titles = (
+        Message.of_record(f"source.{key}", sources[key].title) if key in sources else key for key in quantity.source
+    )
+    named = joined(titles, "semicolon")
     note = f" – {quantity.note}" if quantity.note else ""
     return Number(name, quantity.value, quantity.unit, quantity.kind, named + note)
 

@@ -270,6 +270,11 @@ def meaning_of(row: Mapping[str, Any]) -> Message:
     return Message.of_record(f"uncertain_number.{row.get('record', row['name'])}", row["meaning"])
 
 
+def source_of(row: Mapping[str, Any]) -> Message:
+    """Basis of a number of a table, in a person's language."""
+    return Message.of_record(f"uncertain_basis.{row.get('record', row['name'])}", row["source"])
+
+
 _PARAMETERS = _table("parameters.yaml")
 COMMON = _rows(_PARAMETERS["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _PARAMETERS["families"].items()}

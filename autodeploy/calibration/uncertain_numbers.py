@@ -15,6 +15,7 @@ from autodeploy.calibration.fit import (
     link_parameters,
     meaning_of,
     measured_elsewhere,
+    source_of,
 )
 from autodeploy.calibration.overlays import covariance_of_fitted
 from autodeploy.costs.inputs.expert_balance import persistent_shares
@@ -52,6 +53,10 @@ class Uncertain:
     basis: str
 
 
+# A number has this name, too.
+ROUTER_BASIS = {"grouped": "grouped_router"}
+
+
 def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain, ...], Floats]:
     """Factors of the profile's fit that the spec reads, and their covariance [numbers, numbers].
 
@@ -74,7 +79,7 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
         if _unused(profile, factor.multiplies):
             basis = _NO_RUN
         elif parameter is not None and sigma >= AS_BEFORE * parameter.prior_sigma:
-            source = row["source"] if row else "parameters.yaml"
+            source = source_of(row) if row else "parameters.yaml"
             basis = Message("calibration.prior_not_narrowed", source=source)
         elif name in left_out:
             basis = Message("calibration.held_out_residuals", count=left_out[name]["n"])
@@ -126,10 +131,13 @@ def _unused(profile: Profile, names: tuple[str, ...]) -> bool:
 
 
 def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertain:
-    first, source = row["multiplies"][0], row["source"]
+    first, source = row["multiplies"][0], source_of(row)
     if first == PERSISTENT:
         prior = persistent_shares()[context.loads.router]
-        sigma, source = prior.sigma, prior.source
+        sigma = prior.sigma
+        source = Message.of_record(
+            f"uncertain_basis.{ROUTER_BASIS.get(context.loads.router, context.loads.router)}", prior.source
+        )
     else:
         sigma = row["log_sigma"] if "log_sigma" in row else EFFICIENCY_TERMS[first].prior_sigma
     if "when_measured" in row and profile.quantity(f"efficiency.{first}").kind in KNOWN_KINDS:

@@ -10,6 +10,7 @@ from autodeploy.messages.message import (
     keyed,
     message_or,
     read_keyed,
+    recovered,
 )
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "label",
     "message_or",
     "read_keyed",
+    "recovered",
     "section_texts",
     "text_of",
 ]

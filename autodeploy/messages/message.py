@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.messages.catalogue import is_text, renamed_keys, text_of
+from autodeploy.messages.catalogue import is_text, renamed_keys, section_texts, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autodeploy.messages.catalogue import Language
 
+LEAST_LITERAL = 12  # letters of its own that a text needs, to be known by them
 PLAIN = (str, bool, int, float)
 KEY, VALUES, ENGLISH = "key", "values", "english"
 # Chinese has spaces beside Latin words only.
@@ -68,6 +71,35 @@ def at_place(message: str, place: tuple[int, int] | tuple[int, int, str] | None)
 def message_or(english: str, key: str) -> str:
     """A text of others, such as Python's: a message where the catalogue has its translation, else as it is."""
     return Message.of_record(key, english) if is_text("zh", key) else english
+
+
+@cache
+def _patterns(section: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Texts of a section as patterns of their English, the longest first, where they have words of their own."""
+    found = []
+    for key, template in section_texts("en", section).items():
+        pieces = [*Formatter().parse(template)]
+        names = [name for _, name, *_ in pieces if name]
+        own = sum(len(literal) for literal, *_ in pieces)
+        plain = all(not spec for _, name, spec, _ in pieces if name) and len(names) == len(set(names))
+        if own >= LEAST_LITERAL and plain and not key.endswith(("_one", "_other")):
+            pattern = "".join(re.escape(text) + (f"(?P<{name}>.+?)" if name else "") for text, name, *_ in pieces)
+            found.append((f"{section}.{key}", re.compile(pattern, re.DOTALL)))
+    return tuple(sorted(found, key=lambda each: -len(each[1].pattern)))
+
+
+def recovered(text: str, sections: tuple[str, ...]) -> str:
+    """The message whose English a stored text is, such as a doubt of a spec; the text itself where it is none."""
+    if isinstance(text, Message):
+        return text
+    for section in sections:
+        for key, pattern in _patterns(section):
+            match = pattern.fullmatch(text)
+            if match is not None:
+                return _made(text, key, match.groupdict())
+    place, colon, rest = text.partition(": ")
+    inner = recovered(rest, sections) if colon else rest
+    return _made(text, "common.place", {"place": place, "message": inner}) if isinstance(inner, Message) else text
 
 
 def in_language(text: str, lang: Language) -> str:

@@ -20,6 +20,7 @@ from autodeploy.reports.wording import (
     chance,
     check_text,
     choices,
+    convention_words,
     degrees,
     field_name,
     fullest_stage,
@@ -32,6 +33,7 @@ from autodeploy.reports.wording import (
     system_title,
     titled,
     valued,
+    with_records,
 )
 from autodeploy.specs.planset import PARTS
 from autodeploy.specs.spec import spec_of
@@ -89,7 +91,7 @@ def evidence_table(plan: Plan, lang: Language) -> Table:
             _value(each, lang),
             f"{each.runs:,}",
             "-" if each.error is None else f"{100 * each.error:+z.1f} %",
-            each.nearest_record or "-",
+            with_records(each.nearest_record or "-", lang),
         ]
         for each in sorted(plan.evidence, key=lambda each: each.runs)
     ]
@@ -100,7 +102,8 @@ def evidence_table(plan: Plan, lang: Language) -> Table:
 def _nearest(each: Evidence, lang: Language) -> str:
     if each.nearest_record is None:
         return ""
-    text = report_text(lang, "semicolon") + report_text(lang, "nearest", record=each.nearest_record)
+    record = with_records(each.nearest_record, lang)
+    text = report_text(lang, "semicolon") + report_text(lang, "nearest", record=record)
     if each.error is None:
         return text
     key = "predicted_long" if each.error >= 0 else "predicted_short"
@@ -275,7 +278,7 @@ def speed_line(plan: Plan, lang: Language) -> str:
         step_in_words(plan, lang),
         f"{plan.tokens_per_s_per_npu:,.0f} {report_text(lang, 'tokens_per_s_per_npu')}",
         f"{quantity(plan.tokens_per_s)} tokens/s",
-        bracketed(lang, f"MFU {percent(plan.mfu)} %", plan.mfu_convention),
+        bracketed(lang, f"MFU {percent(plan.mfu)} %", convention_words(plan.mfu_convention, lang)),
     ]
     return "   ".join(parts)
 
@@ -293,7 +296,8 @@ def count_on_line(plan: Plan, lang: Language) -> str | None:
     told = plan.count_on
     if told is None:
         return None
-    return report_text(lang, "count_on", step=seconds(told.step_time_s), why=in_language(told.why, lang))
+    why = with_records(in_language(told.why, lang), lang)
+    return report_text(lang, "count_on", step=seconds(told.step_time_s), why=why)
 
 
 def measured_mfu(plan: Plan, lang: Language) -> str | None:
@@ -301,7 +305,9 @@ def measured_mfu(plan: Plan, lang: Language) -> str | None:
     mfu = plan.best_measured_mfu
     if mfu is None:
         return None
-    return report_text(lang, "measured_mfu", runs=mfu.runs, value=percent(mfu.highest), record=mfu.record)
+    return report_text(
+        lang, "measured_mfu", runs=mfu.runs, value=percent(mfu.highest), record=with_records(mfu.record, lang)
+    )
 
 
 def interval_line(plan: Plan, lang: Language) -> str:
@@ -321,7 +327,9 @@ def extrapolated_line(plan: Plan, lang: Language) -> str | None:
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:
     """Axes and features in which no measured run is near: `device family, EP, adaptive pipe`."""
     translated = [in_language(axis, lang) for axis in axes]
-    named = [axis.upper() if axis in ACRONYMS else axis.replace("_", " ") for axis in translated]
+    named = [
+        axis.upper() if axis in ACRONYMS else axis if lang == "zh" else axis.replace("_", " ") for axis in translated
+    ]
     return in_language(joined(named), lang)
 
 
@@ -352,7 +360,7 @@ def experts_line(plan: Plan, lang: Language) -> str | None:
     experts = plan.experts
     if experts is None or experts.ep == 1:
         return None
-    router = titled(lang, field_name(lang, "training.router"), experts.router)
+    router = titled(lang, field_name(lang, "training.router"), report_text(lang, f"router_{experts.router}"))
     router = report_text(lang, "loads_file") if experts.from_file else router
     factors = experts.time_factor, experts.memory_factor, experts.memory_factor_of_stage
     time, memory, stage = (f"{factor:.2f}" for factor in factors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import in_language
+from autodeploy.messages import Message, in_language
 from autodeploy.messages.catalogue import text_of
 from autodeploy.reports.tables import Table
 from autodeploy.reports.wording import (
@@ -70,6 +70,11 @@ def checkpoint_line(run: TrainingRun, lang: Language) -> str:
 def prior_in_words(prior: Prior, lang: Language) -> str:
     """An assumption with its source."""
     return text_of(lang, f"prior.{prior.name}", value=f"{prior.value:,g}", source=prior.source)
+
+
+def prior_note(prior: Prior, lang: Language) -> str:
+    """Remark of an assumption; of a shipped one in the reader's language."""
+    return in_language(Message.of_record(f"prior_note.{prior.name}", prior.note), lang) if prior.note else ""
 
 
 def _total(run: TrainingRun, lang: Language) -> str:

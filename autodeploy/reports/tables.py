@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 COLUMNS = 100
+LEAST_LAST = 24  # columns of the last cell of a table, at least
 INDENT = "  "
 
 
@@ -52,15 +53,22 @@ def in_markdown(*blocks: Block) -> str:
 
 
 def aligned(table: Table, columns: int = COLUMNS) -> list[str]:
-    """A table in aligned columns, those of numbers to the right; a last cell that is too long is broken into lines."""
+    """A table in aligned columns, those of numbers to the right; a last cell that is too long is broken into lines.
+
+    Where the others leave no room for it, it stands below its row.
+    """
     rows = [table.titles, *table.rows]
     widths = [max(width(row[column]) for row in rows) for column in range(len(table.titles))]
     gap = " " * (2 if sum(widths) + 2 * len(widths) <= columns else 1)
     left = sum(widths[:-1]) + len(gap) * (len(widths) - 1) + 1
-    lines = []
+    lines, room = [], columns - left
     for row in rows:
         cells = [pad(cell, widths[i], right=i in table.right) for i, cell in enumerate(row)]
-        first, *rest = wrap(row[-1], columns - left) if left + widths[-1] > columns else [cells[-1]]
+        if widths[-1] > room and room < LEAST_LAST:
+            lines.append((" " + gap.join(cells[:-1])).rstrip())
+            lines += wrap(row[-1], columns, indent=INDENT * 2) if row[-1] and row is not table.titles else []
+            continue
+        first, *rest = wrap(row[-1], room) if widths[-1] > room else [cells[-1]]
         lines.append((" " + gap.join([*cells[:-1], first])).rstrip())
         lines += [" " * left + text for text in rest]
     return lines

@@ -109,6 +109,29 @@ def remedy_name(lang: Language, name: str) -> str:
     return f"{text} {detail}" if kind in _WITH_DETAIL else text
 
 
+_CONVENTION = re.compile(r"causal, ([\d.]+) TF/(card|die)")
+_RECORD = re.compile(r"([\w.\-+]+(?: [\w.\-+]+)?) on ([\d,]+) ([\w\-]+)(?: \((\w+)\))?")
+
+
+def convention_words(text: str, lang: Language) -> str:
+    """Convention of an MFU in words: `causal, 353.9 TF/card`."""
+    found = _CONVENTION.fullmatch(text)
+    if found is None:
+        return text
+    return report_text(lang, "mfu_convention", peak=found[1], per=report_text(lang, f"per_{found[2]}"))
+
+
+def with_records(text: str, lang: Language) -> str:
+    """The text with names of runs, `Mixtral-8x7B on 64 910B2 (MF098)`, in the order of the language."""
+
+    def said(found: re.Match[str]) -> str:
+        values = {"model": found[1], "cards": found[2], "chip": found[3]}
+        name = report_text(lang, "record", **values)
+        return bracketed(lang, name, found[4]) if found[4] else name
+
+    return text if lang == "en" else _RECORD.sub(said, text)
+
+
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 

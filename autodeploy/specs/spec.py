@@ -13,7 +13,7 @@ from pydantic import ValidationError, model_validator
 
 from autodeploy.kit.errors import ConflictError, FieldError, SpecError
 from autodeploy.kit.version import ENGINE_VERSION
-from autodeploy.messages import Message
+from autodeploy.messages import Message, recovered
 from autodeploy.messages.field_faults import MOST_HINTS
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
@@ -137,6 +137,10 @@ def _none_trains(path: str, generating: int, cards: int) -> FieldError:
 ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 
 
+DOUBTS_OF = ("importers", "specs")
+"""Sections whose texts are doubts of specs, which are stored in English."""
+
+
 class Spec(Document):
     """A request to plan: the model, the cluster, the training, the search and the run of weeks.
 
@@ -157,7 +161,8 @@ class Spec(Document):
     @property
     def to_check(self) -> tuple[str, ...]:
         """Assumptions to check before a number is believed, the weightiest first."""
-        return (*map(changes_the_result, self.unmodelled), *self.doubts)
+        doubts = (recovered(doubt, DOUBTS_OF) for doubt in self.doubts)
+        return (*map(changes_the_result, self.unmodelled), *doubts)
 
     @model_validator(mode="before")
     @classmethod

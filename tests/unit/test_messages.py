@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from autodeploy.analysis.launch_checks.flag_rules import flag_rules
-from autodeploy.calibration.fit import COMMON, PARAMETERS, PRIOR_WIDTHS, meaning_of
+from autodeploy.calibration.fit import COMMON, PARAMETERS, PRIOR_WIDTHS, meaning_of, source_of
+from autodeploy.calibration.uncertain_numbers import ROUTER_BASIS
+from autodeploy.costs.inputs.expert_balance import persistent_shares
+from autodeploy.costs.training_run.priors import priors
 from autodeploy.formats.common.flag_effects import flag_effects, key_effects
 from autodeploy.formats.verl.reader import override_effects
 from autodeploy.kit.yaml_text import yaml_text
@@ -28,6 +31,7 @@ from autodeploy.messages import (
     joined,
     keyed,
     read_keyed,
+    recovered,
     text_of,
 )
 from autodeploy.messages.catalogue import catalogue, is_text, renamed_keys
@@ -54,6 +58,7 @@ BY_NAME = frozenset(
 RECORDS = frozenset(
     {
         *("rule", "flag_rule", "launch_rule", "feature", "lacks", "uncertain_number", "worth"),
+        *("uncertain_basis", "prior_note", "source"),
         *("effect", "unmodelled", "verl_effect"),
     }
 )
@@ -203,12 +208,13 @@ def test_a_section_says_its_texts_alone() -> None:
 def test_every_text_of_a_record_is_of_one_that_is_there() -> None:
     records = set(record_texts())
     assert {key for key in catalogue("zh") if section(key) in RECORDS} - records == set()
-    assert {key for key in records if key not in catalogue("zh")} == set()
+    # A source that is a title and an address, as of a repository, is cited as it is.
+    assert {key for key in records if key not in catalogue("zh") and section(key) != "source"} == set()
 
 
 def test_blanks_of_a_records_text_are_those_of_its_english() -> None:
     english, chinese = record_texts(), catalogue("zh")
-    assert {key for key, text in english.items() if blanks(text) != blanks(chinese[key])} == set()
+    assert {key for key, text in english.items() if blanks(text) != blanks(chinese.get(key, text))} == set()
 
 
 def record_texts() -> dict[str, str]:
@@ -220,10 +226,17 @@ def record_texts() -> dict[str, str]:
     said += [e.reason for effects in (flag_effects(), key_effects(), override_effects()) for e in effects.values()]
     said += [parameter.meaning for group in (COMMON, *PARAMETERS.values()) for parameter in group]
     said += [meaning_of(row) for row in PRIOR_WIDTHS]
+    said += [source_of(row) for row in PRIOR_WIDTHS]
+    routers = {
+        f"uncertain_basis.{ROUTER_BASIS.get(name, name)}": each.source for name, each in persistent_shares().items()
+    }
+    notes = {f"prior_note.{name}": prior.note for name, prior in priors().items()}
+    sources = {f"source.{key}": s.title for p in list_profiles() for key, s in load_profile(p).document.sources.items()}
     lacks = {f"lacks.{p}.{name}": text for p in list_profiles() for name, text in load_profile(p).lacks.items()}
     told = {text.key: str(text) for text in said if isinstance(text, Message) and section(text.key) in RECORDS}
     environment = [each for p in list_profiles() for each in load_profile(p).document.environment if each.worth]
-    return lacks | told | {f"worth.{each.name}": each.worth for each in environment}
+    worth = {f"worth.{each.name}": each.worth for each in environment}
+    return lacks | told | routers | notes | sources | worth
 
 
 def test_a_message_is_said_in_both_languages_and_read_back() -> None:
@@ -235,6 +248,17 @@ def test_a_message_is_said_in_both_languages_and_read_back() -> None:
     assert in_language(again, "zh") == in_language(message, "zh")
     assert pickle.loads(pickle.dumps(message)).values == message.values
     assert copy.deepcopy(message).key == message.key
+
+
+def test_a_stored_doubt_is_known_by_its_english() -> None:
+    told = Message("importers.unknown_key")
+    placed = Message("common.place", place="moe_router", message=told)
+    for text in (told, placed):
+        again = recovered(str.__str__(text), ("importers", "specs"))
+        assert again == text
+        assert in_language(again, "zh") == in_language(text, "zh")
+        assert CHINESE.search(in_language(again, "zh"))
+    assert recovered("nobody said this: at all", ("importers",)) == "nobody said this: at all"
 
 
 def test_a_sentence_that_was_worded_otherwise_keeps_its_english_and_has_its_chinese() -> None:

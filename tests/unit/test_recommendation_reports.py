@@ -196,7 +196,7 @@ def test_evidence_of_a_proven_plan_names_the_weakest() -> None:
         "every axis and feature is covered by runs; fewest: TP 2 (3); nearest record: near, "
         "step time underpredicted by 4.0 %"
     )
-    assert in_words(Evidence(axis="micro_batch_size", value=2, runs=0), "zh") == "微批 2"
+    assert in_words(Evidence(axis="micro_batch_size", value=2, runs=0), "zh") == "微批大小 2"
 
 
 def test_expectation_is_said_where_it_differs() -> None:

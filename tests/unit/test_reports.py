@@ -147,7 +147,7 @@ def test_strategies_in_words():
     assert degrees(strategy) == "TP2 PP16 VPP2 CP2 EP32 ETP2 DP24"
     assert choices(strategy, "en") == "Adaptive Pipe, micro batch 1, recompute norm, swap optimizer"
     plain = factories.strategy(4, recompute=Recompute(), swap=())
-    assert choices(plain, "zh") == "1F1B，微批 1，无重计算"
+    assert choices(plain, "zh") == "1F1B，微批大小 1，无重计算"
 
 
 @pytest.mark.parametrize("columns", range(24, 100, 5))
