@@ -65,6 +65,14 @@ async def test_a_plan_is_rehearsed_on_fewer_nodes(sqlite_url):
         page = await client.get(f"/plans/{plan_id}")
         larger = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "4nodes"})
         unknown = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "3racks"})
+        commissioning = await client.get(f"/v1/plans/{plan_id}/commissioning")
+        shown = await client.get(f"/plans/{plan_id}/commissioning")
+    (launch,) = commissioning.json()["launches"]
+    assert (launch["name"], launch["num_npus"]) == ("1node", 8)
+    assert launch["low_s"] < launch["step_time_s"] < launch["stop_above_s"]
+    assert shown.status_code == 200
+    assert f'rehearse={launch["name"]}"' in shown.text
+    assert f"/plans/{plan_id}/commissioning" in page.text
     assert script.status_code == 200
     assert f"# rehearsal of plan {plan_id} on 8 of its 32 cards" in script.text
     assert "_rehearsal_1node.sh" in script.headers["content-disposition"]
@@ -102,6 +110,7 @@ async def test_a_rehearsal_that_ran_moves_its_plan(sqlite_url):
     assert moved["low_s"] > plan.step_time_s
     assert sum(moved["moved_by"].values()) == pytest.approx(math.log(moved["step_time_s"] / plan.step_time_s), rel=0.25)
     sizes = [abs(change) for change in moved["moved_by"].values()]
+    assert "is now predicted at" in outcome["told"]
     assert sizes == sorted(sizes, reverse=True)
     assert [each["num_npus"] for each in listed.json()["items"]] == [8]
 

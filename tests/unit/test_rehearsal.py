@@ -145,6 +145,16 @@ def test_the_script_starts_the_rehearsal(name):
     assert judge_script(script, "mindspeed-llm", chips, script.ranks, CheckLimits(), None).broken == ()
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_scripts_of_all_launches_before_a_plans_own_are_legal(name):
+    for nodes in launches_before(*searched(name)):
+        found = rehearsed(name, nodes)
+        script = read_launch_script(export(found.plan_set, found.plan, "mindspeed-llm").text)
+        chips = load_profile(PLANS[name][1])
+        assert judge_script(script, "mindspeed-llm", chips, script.ranks, CheckLimits(), None).broken == ()
+        assert script.ranks == found.plan.num_npus_used * chips.devices_per_npu
+
+
 def test_the_same_twice():
     plan_set, plan = searched("MLA A3")
     again = rehearse(plan_set, plan, "2nodes", planner)
