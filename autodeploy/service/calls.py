@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from autodeploy.analysis.launch_checks.baseline import Baseline
     from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.analysis.rehearsal.rehearse import Rehearsal
-    from autodeploy.search.planner import LaunchRules
+    from autodeploy.search.planner import LaunchRules, Planner
     from autodeploy.service.clusters.calibration import Refit
-    from autodeploy.service.runner.planning import Planner
     from autodeploy.service.store.runs import RunTexts, SearchTexts
     from autodeploy.specs.answers import (
         CheckLimits,

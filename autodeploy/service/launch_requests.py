@@ -39,8 +39,7 @@ from hardware_profiles.magnitudes import Days, TokenCount
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.search.planner import LaunchRules
-    from autodeploy.service.runner.planning import Planner
+    from autodeploy.search.planner import LaunchRules, Planner
     from autodeploy.service.session import Services
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec

@@ -21,7 +21,7 @@ from autodeploy.service.requests.intake import best_of, with_checkpoints
 from autodeploy.service.runner.call_pool import CallPool
 from autodeploy.service.runner.embedded import EmbeddedRunner
 from autodeploy.service.runner.owner import Owner
-from autodeploy.service.runner.planning import PLANNER, Planner, load_planner
+from autodeploy.service.runner.planning import PLANNER, load_planner
 from autodeploy.service.runner.workers import WorkerHeartbeat, Workers
 from autodeploy.service.runs.service import RunService
 from autodeploy.service.searches.service import SearchService
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from autodeploy.analysis.rehearsal.rehearse import Rehearsal
     from autodeploy.kit.settings import Settings
     from autodeploy.messages import Language
+    from autodeploy.search.planner import Planner
     from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.runner import JobRunner
     from autodeploy.service.runner.workers import WorkerView

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from autodeploy.analysis.launch_checks.launch import CheckPlanner, Launch
+    from autodeploy.analysis.launch_checks.launch import Launch
+    from autodeploy.search.planner import Planner
     from autodeploy.specs.planset import Plan
 
 # A part of a step that moves by less of it moved by nothing.
@@ -55,7 +56,7 @@ def unread_baseline(
     return Baseline(flags={flag.name: flag.text for flag in script.flags.values()}, name=name)
 
 
-def predicted(baseline: Baseline, planner: CheckPlanner) -> Plan | None:
+def predicted(baseline: Baseline, planner: Planner) -> Plan | None:
     """The plan of a baseline; None where its launch contradicts itself, so that only its flags can be compared."""
     if baseline.plan is not None or baseline.launch is None:
         return baseline.plan

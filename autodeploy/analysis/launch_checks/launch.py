@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.import_result import LAUNCH_FILES
 from autodeploy.kit.errors import SpecError
@@ -16,23 +16,13 @@ if TYPE_CHECKING:
 
     from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.formats.common.launch_script import LaunchScript
-    from autodeploy.search.planner import LaunchRules
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.search.planner import Planner
+    from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
 
 
-# What a check needs of the planner, and the search that a launch is compared with.
-class CheckPlanner(Protocol):
-    """The functions of `autodeploy.search.planner` that a check calls."""
-
-    def plan(self, spec: Spec, *, alone: bool = False) -> PlanSet: ...
-
-    def estimate(self, spec: Spec, *, features: frozenset[str] | None = None) -> Plan: ...
-
-    def launch_rules(self, spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules: ...
-
-
-def best_of_short_search(spec: Spec, planner: CheckPlanner, *, time_limit_s: float) -> PlanSet:
+# The search that a launch is compared with.
+def best_of_short_search(spec: Spec, planner: Planner, *, time_limit_s: float) -> PlanSet:
     """The best plan with the model, cluster and batch of a launch, without its strategy.
 
     Days and cost of the run are left out: they say nothing about which plan is best.

@@ -20,9 +20,9 @@ from hardware_profiles import load_profile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autodeploy.analysis.launch_checks.launch import CheckPlanner, Launch
+    from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.analysis.launch_checks.legality import FlagVerdict
-    from autodeploy.search.planner import LaunchRules
+    from autodeploy.search.planner import LaunchRules, Planner
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
@@ -55,7 +55,7 @@ class Tried:
 
 
 def remedies_of(
-    launch: Launch, plan: Plan, limits: CheckLimits, rules: LaunchRules, planner: CheckPlanner
+    launch: Launch, plan: Plan, limits: CheckLimits, rules: LaunchRules, planner: Planner
 ) -> tuple[Remedy, ...]:
     """The cheapest changes after which the launch fits: single ones, and together where these cost much or too few."""
     attempt = _Attempts(launch, rules, planner)
@@ -124,7 +124,7 @@ EVERY_LAYER = Change("recompute_full:all", _set(recompute=Recompute(granularity=
 class _Attempts:
     """Predicts changed strategies; those that the target can't launch are left out."""
 
-    def __init__(self, launch: Launch, rules: LaunchRules, planner: CheckPlanner) -> None:
+    def __init__(self, launch: Launch, rules: LaunchRules, planner: Planner) -> None:
         self._launch, self._planner = launch, planner
         self._broken = rules.names
 
@@ -245,7 +245,7 @@ def check(
     launch: Launch,
     limits: CheckLimits = NO_LIMITS,
     *,
-    planner: CheckPlanner,
+    planner: Planner,
     baseline: Baseline | Plan | None = None,
 ) -> CheckReport:
     """Hold a launch against the rules of its framework, predict it, and hold limits against the prediction.
@@ -300,7 +300,7 @@ def _with_plan(
     launch: Launch,
     plan: Plan,
     rules: LaunchRules,
-    planner: CheckPlanner,
+    planner: Planner,
     baseline: Baseline | None,
     then: Plan | None,
 ) -> CheckReport:
@@ -333,7 +333,7 @@ def _judged(launch: Launch, limits: CheckLimits) -> FlagVerdict | None:
     return judge_script(launch.script, target, profile, launch.ranks, limits, search.target_release)
 
 
-def _best(spec: Spec, plan: Plan, planner: CheckPlanner) -> Compared | None:
+def _best(spec: Spec, plan: Plan, planner: Planner) -> Compared | None:
     """The best plan of a short search; None where no plan fits."""
     result = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
     if not result.plans:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,22 +19,11 @@ from autodeploy.costs.prediction_spread import coverage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.steps.scenarios import Perturbation, Scenario
-    from autodeploy.space.candidates import Candidates
-    from autodeploy.specs.planset import Breakdown, Plan
+    from autodeploy.search.planner import Planner
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from cost_models.arrays import Floats
-
-
-class DoubtsPlanner(Protocol):
-    """The functions of `autodeploy.search.planner` that are called here."""
-
-    def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]: ...
-
-    def breakdowns_in(
-        self, spec: Spec, plan: Plan, numbers: Sequence[Perturbation], worlds: Sequence[Scenario]
-    ) -> list[Breakdown]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +39,7 @@ class Doubts:
     slopes: Floats
     work: str
 
-    def left_by(self, spec: Spec, launch: Plan, planner: DoubtsPlanner) -> float:
+    def left_by(self, spec: Spec, launch: Plan, planner: Planner) -> float:
         """Standard deviation of the plan's log step time that is not the launch's too: what a run of it cannot tell.
 
         Where the work of a rank is another, the model's error between two works is in it.
@@ -60,7 +49,7 @@ class Doubts:
         return math.sqrt(float(np.square(apart * self.sigmas).sum()) + of_work**2)
 
 
-def doubts_of(spec: Spec, plan: Plan, planner: DoubtsPlanner) -> Doubts:
+def doubts_of(spec: Spec, plan: Plan, planner: Planner) -> Doubts:
     """All that runs of the plan's cluster may move, and what no run moves but a plan rests on."""
     profile = profile_of(spec.cluster)
     context, _ = planner.lowered(spec, plan)
@@ -80,7 +69,7 @@ def work_of(spec: Spec, plan: Plan) -> str:
     return work_digest(spec.model, spec.training.seq_length, plan.strategy.model_dump())
 
 
-def log_slopes(spec: Spec, plan: Plan, numbers: Sequence[Perturbation], planner: DoubtsPlanner) -> Floats:
+def log_slopes(spec: Spec, plan: Plan, numbers: Sequence[Perturbation], planner: Planner) -> Floats:
     """d log(step time) / d log(factor) of a plan [numbers]; of a number that is shifted, per unit of its shift."""
     worlds: list[Scenario] = [{}, *({number.name: STEP} for number in numbers)]
     steps = np.array([each.step_time_s for each in planner.breakdowns_in(spec, plan, numbers, worlds)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from autodeploy.analysis.rehearsal.doubts import doubts_of
 from autodeploy.analysis.rehearsal.shape import (
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
     from autodeploy.analysis.rehearsal.shape import Degrees
     from autodeploy.costs.inputs.context import Context
-    from autodeploy.costs.steps.scenarios import Perturbation, Scenario
-    from autodeploy.search.planner import LaunchRules
+    from autodeploy.search.planner import Planner
     from autodeploy.space.candidates import Candidates
-    from autodeploy.specs.planset import Breakdown, Plan, PlanSet
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
 
@@ -66,20 +65,6 @@ LEAST_P_FITS: Final = 0.9
 """A rehearsal that runs out of memory rehearses nothing; where its plan fits with less, as much as that."""
 
 
-class RehearsalPlanner(Protocol):
-    """The functions of `autodeploy.search.planner` that are called here."""
-
-    def reestimate(self, spec: Spec, plan: Plan) -> Plan: ...
-
-    def launch_rules(self, spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules: ...
-
-    def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]: ...
-
-    def breakdowns_in(
-        self, spec: Spec, plan: Plan, numbers: Sequence[Perturbation], worlds: Sequence[Scenario]
-    ) -> list[Breakdown]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """A rehearsal and its prediction, beside that of its plan.
@@ -101,7 +86,7 @@ class Rehearsal:
         return self.plan_set.plans[0]
 
 
-def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanner) -> Rehearsal:
+def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: Planner) -> Rehearsal:
     """The rehearsal of a plan on fewer nodes.
 
     Of the shapes that its target launches and that fit, one that keeps the schedule and has the largest expert group,
@@ -183,7 +168,7 @@ def launches_before(plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
 
 
 def _nearest_that_fits(
-    spec: Spec, plan: Plan, npus: int, ranks: int, options: Sequence[Degrees], planner: RehearsalPlanner
+    spec: Spec, plan: Plan, npus: int, ranks: int, options: Sequence[Degrees], planner: Planner
 ) -> tuple[Shape, Plan]:
     """Of the shapes with the largest expert group that are launched and fit, with as few layers dropped as need be, the
     one that leaves least in doubt; of equal ones the first of the options.

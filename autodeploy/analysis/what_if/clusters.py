@@ -13,7 +13,7 @@ from autodeploy.specs.answers import ClusterAnswer, ClusterComparison, ClusterPo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.analysis.what_if.planning import WhatIfPlanner
+    from autodeploy.search.planner import Planner
     from autodeploy.specs.answers import ClusterOffer
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
@@ -44,7 +44,7 @@ def points_on(
     spec: Spec,
     offer: ClusterOffer,
     *,
-    planner: WhatIfPlanner,
+    planner: Planner,
     days: float,
     tokens: float | None = None,
     max_npus: int | None = None,

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.analysis.launch_checks.launch import Launch
-    from autodeploy.analysis.what_if.planning import WhatIfPlanner
-    from autodeploy.search.planner import LaunchRules
+    from autodeploy.search.planner import LaunchRules, Planner
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.rl import GenerationLayout, Offload, Placement, RlStrategy
     from autodeploy.specs.strategy import Strategy
@@ -352,7 +351,7 @@ class _Tried:
     memory_gain_pct: float = 0.0
 
 
-def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
+def improve(launch: Launch, *, planner: Planner) -> ImproveReport:
     """The three best single changes of a launch, the largest gain first, of each kind of change one.
 
     A change of degrees or schedule is predicted with layers, recomputation and swap chosen anew, a switch or micro
@@ -425,7 +424,7 @@ def _rate(plan: Plan) -> float:
     return plan.tokens_per_s_per_npu
 
 
-def _larger_batch(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> GainAt | None:
+def _larger_batch(spec: Spec, plan: Plan, planner: Planner) -> GainAt | None:
     """Gain of a larger global batch, where the pipeline runs so few micro batches that it stands idle."""
     strategy = plan.strategy
     if spec.training.rl is not None or strategy.pp == 1 or plan.micro_batches >= FEW_MICRO_BATCHES * strategy.pp:
@@ -436,7 +435,7 @@ def _larger_batch(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> GainAt | No
     return _gain_of(spec.model_copy(update={"training": training}), batch.value, plan, planner)
 
 
-def _fewer_cards(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> GainAt | None:
+def _fewer_cards(spec: Spec, plan: Plan, planner: Planner) -> GainAt | None:
     """Gain a card of half of the cards with the same batch."""
     cards, strategy = spec.cluster.num_npus, spec.strategy
     if (
@@ -452,7 +451,7 @@ def _fewer_cards(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> GainAt | Non
     return _gain_of(halved, cards // 2, plan, planner)
 
 
-def _gain_of(spec: Spec, value: int, plan: Plan, planner: WhatIfPlanner) -> GainAt | None:
+def _gain_of(spec: Spec, value: int, plan: Plan, planner: Planner) -> GainAt | None:
     try:
         other = planner.estimate(spec)
     except SpecError:
@@ -462,7 +461,7 @@ def _gain_of(spec: Spec, value: int, plan: Plan, planner: WhatIfPlanner) -> Gain
 
 
 def _predicted(
-    neighbour: Neighbour, launch: Launch, on: frozenset[str], rules: LaunchRules, planner: WhatIfPlanner
+    neighbour: Neighbour, launch: Launch, on: frozenset[str], rules: LaunchRules, planner: Planner
 ) -> Plan | None:
     """The plan of a neighbour; None where the target can't launch it or it contradicts the cluster."""
     features = on | neighbour.features
@@ -543,7 +542,7 @@ def _axes(how: RlStrategy) -> dict[str, float | str | None]:
     return {axis: value_of(how, axis) for axis in RL_AXES}
 
 
-def _best_gain_pct(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> float | None:
+def _best_gain_pct(spec: Spec, plan: Plan, planner: Planner) -> float | None:
     """Gain of the best plan of a short search."""
     result = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
     if not result.plans:

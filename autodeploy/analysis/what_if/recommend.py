@@ -16,7 +16,7 @@ from autodeploy.specs.search import SHORT_SEARCH
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.analysis.what_if.planning import WhatIfPlanner
+    from autodeploy.search.planner import Planner
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
@@ -31,7 +31,7 @@ DAY_S = 86_400.0
 def recommend(
     spec: Spec,
     *,
-    planner: WhatIfPlanner,
+    planner: Planner,
     days: float | None = None,
     npu_hours: float | None = None,
     tokens: float | None = None,
@@ -76,7 +76,7 @@ def budget_in_hours(spec: Spec, cost: float | None) -> float | None:
 def recommend_with_plans(
     spec: Spec,
     *,
-    planner: WhatIfPlanner,
+    planner: Planner,
     days: float | None = None,
     npu_hours: float | None = None,
     tokens: float | None = None,
@@ -169,7 +169,7 @@ def _nearest(counts: list[int], wanted: float) -> int:
 class _Table:
     """Tokens a second of card counts, each computed once."""
 
-    def __init__(self, spec: Spec, planner: WhatIfPlanner, needed: float, needed_of_card: float) -> None:
+    def __init__(self, spec: Spec, planner: Planner, needed: float, needed_of_card: float) -> None:
         self._spec, self._planner, self.needed, self.needed_of_card = spec, planner, needed, needed_of_card
         self._batch = spec.training.global_batch_size.value * spec.training.sample_tokens
         self._level = level_of(spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
@@ -14,20 +14,15 @@ from hardware_profiles import load_profile
 from hardware_profiles.errors import ProfileError
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.search.planner import Planner
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 SEARCH = {**SHORT_SEARCH, "effort": 0.1, "time_limit_s": 30.0}
 
 
-class ScalingPlanner(Protocol):
-    """The function of `autodeploy.search.planner` that scaling calls."""
-
-    def plan(self, spec: Spec, *, alone: bool = False) -> PlanSet: ...
-
-
-def scaling(spec: Spec, best: Plan, *, planner: ScalingPlanner) -> ScalingReport:
+def scaling(spec: Spec, best: Plan, *, planner: Planner) -> ScalingReport:
     """The best step for each number of cards; the spec's own row is its best plan.
 
     Parameters
@@ -57,7 +52,7 @@ def card_counts(spec: Spec, own: int) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def _best_on(spec: Spec, num_npus: int, planner: ScalingPlanner) -> Plan | None:
+def _best_on(spec: Spec, num_npus: int, planner: Planner) -> Plan | None:
     changes = {"num_npus": num_npus, "blocks": None, "spare_npus": 0}
     asked = spec.model_copy(
         update={

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.calibration.fit import FitParameter
-    from autodeploy.service.runner.planning import Planner
+    from autodeploy.search.planner import Planner
     from autodeploy.service.store.runs import RunTexts, SearchTexts
     from hardware_profiles import Profile
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.analysis.rehearsal.rehearse import Rehearsal
-    from autodeploy.service.runner.planning import Planner
+    from autodeploy.search.planner import Planner
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
 

@@ -30,8 +30,8 @@ from hardware_profiles.evidence import MOST_LOG, MOST_SCALE, MOST_SEEN
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from autodeploy.search.planner import Planner
     from autodeploy.service.clusters.calibration import StoredRun
-    from autodeploy.service.runner.planning import Planner
     from autodeploy.service.store.database import Session
     from autodeploy.specs.measured_run import OutOfMemory
     from autodeploy.specs.planset import Plan

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from autodeploy.formats.common.import_result import ImportResult
-    from autodeploy.service.runner.planning import Planner
+    from autodeploy.search.planner import Planner
     from autodeploy.specs.plan_details import Comparison
 
 

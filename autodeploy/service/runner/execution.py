@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from autodeploy.search.planner import Progress
-    from autodeploy.service.runner.planning import Planner
+    from autodeploy.search.planner import Planner, Progress
     from autodeploy.service.store.database import Database
     from autodeploy.service.store.queue import Claim
     from autodeploy.specs.planset import PlanSet

@@ -14,7 +14,7 @@ from hardware_profiles.errors import ProfileError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.service.runner.planning import Planner
+    from autodeploy.search.planner import Planner
     from autodeploy.service.store.database import Database
     from autodeploy.service.store.tables import RunRow
 

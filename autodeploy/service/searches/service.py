@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autodeploy.kit.settings import Settings
-    from autodeploy.search.planner import Progress
-    from autodeploy.service.runner.planning import Planner
+    from autodeploy.search.planner import Planner, Progress
     from autodeploy.service.runner.runner import JobRunner
     from autodeploy.service.store.database import Database, Session
     from autodeploy.service.store.events import Event
