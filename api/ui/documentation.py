@@ -53,7 +53,7 @@ def read_page(name: str, lang: Language) -> Page | None:
     for folder, spoken in (("zh/", "zh"), ("", "en")):
         path = FOLDER / f"{folder}{name}.md"
         if spoken in {lang, "en"} and path.is_file():
-            return _page(path.read_text(encoding="utf-8"), name, spoken)
+            return _page(path.read_text(encoding="utf-8"), f"{folder}{name}", spoken)
     return None
 
 
