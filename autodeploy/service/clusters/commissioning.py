@@ -177,7 +177,8 @@ def _left_by_causes(spec: Spec, plan: Plan, planner: Planner) -> dict[Cause, flo
         at = np.flatnonzero(causes == cause)
         if cause == "memory":
             context, candidate = planner.lowered(spec, plan)
-            left[cause] = rounded(memory_spread_of(candidate, context).log_sigma, 4)
+            peak = memory_spread_of(candidate, context).interval(1.0)
+            left[cause] = rounded(math.log(peak.high_gib / peak.low_gib) / (2.0 * Z80), 4)
         elif len(at):
             of_cause = float(doubts.slopes[at] @ matrix[np.ix_(at, at)] @ doubts.slopes[at])
             left[cause] = rounded(math.sqrt(max(0.0, of_cause)), 4)
