@@ -122,7 +122,7 @@ def convention_words(text: str, lang: Language) -> str:
 
 
 def with_records(text: str, lang: Language) -> str:
-    """The text with names of runs, `Mixtral-8x7B on 64 910B2 (MF098)`, in the order of the language."""
+    """The text with names of runs, `Mixtral-8x7B on 64 910B2 (ID)`, in the order of the language."""
 
     def said(found: re.Match[str]) -> str:
         values = {"model": found[1], "cards": found[2], "chip": found[3]}

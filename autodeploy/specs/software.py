@@ -31,7 +31,7 @@ from autodeploy.stack.software import (
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.record import Record
@@ -155,7 +155,7 @@ def run_of(
     model: ModelSpec,
     precision: str,
     strategy: Strategy | None,
-    features: frozenset[str],
+    features: Collection[str],
     *,
     date: str | None = None,
     flags: frozenset[str] = frozenset(),
@@ -163,7 +163,7 @@ def run_of(
     """Facts of one run that facts of a stack depend on."""
     pp, etp = (1, 1) if strategy is None else (strategy.pp, strategy.etp or 1)
     kinds = model.attention_names | ({"moe"} if model.is_moe else set())
-    return Run(precision, kinds, pp, etp, features, flags, date)
+    return Run(precision, kinds, pp, etp, frozenset(features), flags, date)
 
 
 def software_faults(software: SoftwareSpec | None, vendor: str | None) -> list[FieldError]:

@@ -8,6 +8,7 @@ import pytest
 
 from autodeploy.messages import in_language
 from autodeploy.reports.plan_report import plan_block
+from autodeploy.reports.wording import with_records
 from autodeploy.search.planner import estimate
 from autodeploy.search.ranking.measured_speed import rescaled
 from autodeploy.specs.planset import Plan, Rescaled
@@ -49,7 +50,7 @@ def test_it_lies_outside_the_interval_and_is_told_first(plans: list[Plan]) -> No
         for lang, words in (("en", "count on"), ("zh", "应以")):
             block = plan_block(plan, lang, name="PLAN")  # type: ignore[arg-type]
             assert block.lines[len(plan.broken_rules)].startswith(words)
-            assert in_language(plan.count_on.why, lang) in block.lines[len(plan.broken_rules)]  # type: ignore[arg-type]
+            assert with_records(in_language(plan.count_on.why, lang), lang) in block.lines[len(plan.broken_rules)]  # type: ignore[arg-type]
     for plan in plans:
         mfu = plan.best_measured_mfu
         if mfu is not None and plan.step_time_s * plan.mfu / mfu.highest > plan.uncertainty.high_s:

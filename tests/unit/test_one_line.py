@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from autodeploy.cli.conversion import FORMATS
+from autodeploy.cli.conversion import EXPORTED
 from autodeploy.cli.main import PANELS, app
 from autodeploy.cli.one_line import HEADER, SCHEMA_FILE, one_line_spec
 from autodeploy.formats import registry
@@ -132,4 +132,4 @@ def test_every_command_has_a_group_in_the_help() -> None:
 
 
 def test_the_help_of_export_names_every_format() -> None:
-    assert set(FORMATS.split(", ")) == set(registry.FORMATS)
+    assert set(EXPORTED.split(", ")) == set(registry.FORMATS)

@@ -198,7 +198,7 @@ def test_a_report_names_the_factors_and_where_they_hold() -> None:
     spec = read_spec_document(document())
     plan = estimate(spec)
     assert plan.experts is not None
-    for lang, words in (("en", "router: bias"), ("zh", "路由器：bias")):
+    for lang, words in (("en", "router: bias"), ("zh", "路由器：偏置")):
         line = str(experts_line(plan, lang))
         assert "EP32" in line
         assert f"{plan.experts.time_factor:.2f}" in line
