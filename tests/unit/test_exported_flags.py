@@ -18,6 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from autodeploy.formats.common.launch_script import platform_keys
+from autodeploy.formats.megatron.strategy import CP_ALGORITHMS
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.spec import Spec
@@ -184,6 +185,10 @@ def test_every_flag_of_a_script_is_one_of_its_release(release, model, tmp_path):
         names.remove("dualpipev")
         with pytest.raises(UnsupportedError, match="cannot launch schedule dualpipev"):
             exported(release, model, **STRATEGIES["dualpipev"])
+    elif not release.registers("--context-parallel-algo", CP_ALGORITHMS["ulysses"]):
+        names.remove("ulysses")
+        with pytest.raises(UnsupportedError, match="cannot launch this plan: --context-parallel-algo takes one of"):
+            exported(release, model, **STRATEGIES["ulysses"])
     scripts = [exported(release, model, **STRATEGIES[name]) for name in names]
     for name, words in zip(names, started(scripts, tmp_path), strict=True):
         args = read(release.name, words)
