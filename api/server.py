@@ -11,6 +11,7 @@ import asyncio
 import errno
 import ipaddress
 import json
+import os
 import resource
 import signal
 import socket
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 REFUSED_S = 1.0  # how long the request of a client is waited for that is told "no room"
 BACKLOG = 256  # connections that are accepted in one go
+QUEUED = 2048  # connections that the kernel keeps until they are accepted
 TOLD_EVERY_S = 10.0
 LEAST_FILES_BESIDE = 48
 FILES_BESIDE = 256  # databases, logs, pipes to processes
@@ -250,6 +252,10 @@ class _Server(uvicorn.Server):
         tell_of_files_seldom(asyncio.get_running_loop())
         await super().startup(sockets)
         if self.started:
+            for each in self.servers[0].sockets:
+                # Whoever finds the kernel's queue full asks again after a second, then after three, then after seven.
+                with socket.socket(fileno=os.dup(each.fileno())) as listening:
+                    listening.listen(QUEUED)
             port = self.servers[0].sockets[0].getsockname()[1]
             self._when_ready(address_of(self._app.state.settings, port))
 
