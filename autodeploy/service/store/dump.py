@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, inspect, select, text, tuple_
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, StatementError
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from autodeploy.kit.errors import ConflictError, NotFoundError, SpecError
 from autodeploy.messages import Message, joined
@@ -171,7 +172,8 @@ def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]
             path=f"line {number}",
             hint=Message("store.import_with_exporter"),
         )
-    defaults = {each.name: each.default.arg for each in table.primary_key if each.default is not None}
+    with_default = [(each.name, each.default) for each in table.primary_key]
+    defaults = {name: value.arg for name, value in with_default if isinstance(value, ScalarElementColumnDefault)}
     return table, {name: _typed(table, name, value, number) for name, value in (defaults | values).items()}
 
 
