@@ -160,21 +160,20 @@ def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]
     values = line.get("row")
     if table is None or not isinstance(values, dict):
         raise SpecError(Message("store.unknown_table_row"), path=f"line {number}")
-    # A part of a key that an earlier version did not have says what is so without one.
-    defaults: dict[str, Any] = {column.name: column.default for column in table.primary_key if column.default}
-    values = {name: default.arg for name, default in defaults.items()} | values
+    # A part of the key that is younger than the export has its default.
+    with_default = [(each.name, each.default) for each in table.primary_key]
+    values = {
+        name: default.arg for name, default in with_default if isinstance(default, ScalarElementColumnDefault)
+    } | values
     unknown = sorted(set(values) - {column.name for column in table.columns})
-    # A column that is younger than the export has its default.
-    missing = [each.name for each in table.primary_key if each.name not in values and each.server_default is None]
+    missing = [column.name for column in table.primary_key if column.name not in values]
     if unknown or missing:
         raise SpecError(
             Message("store.table_has", table=table.name, what=_columns_at_fault(unknown, missing)),
             path=f"line {number}",
             hint=Message("store.import_with_exporter"),
         )
-    with_default = [(each.name, each.default) for each in table.primary_key]
-    defaults = {name: value.arg for name, value in with_default if isinstance(value, ScalarElementColumnDefault)}
-    return table, {name: _typed(table, name, value, number) for name, value in (defaults | values).items()}
+    return table, {name: _typed(table, name, value, number) for name, value in values.items()}
 
 
 def _typed(table: Table, name: str, value: Any, number: int) -> Any:
