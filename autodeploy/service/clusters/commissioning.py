@@ -55,7 +55,8 @@ def commission(plan_set: PlanSet, plan: Plan, known: Sequence[StoredRun], planne
     if not names:
         raise _none_before(plan)
     now = _under(spec, runs, planner)
-    current = planner.reestimate(now, plan)
+    whole = current = planner.reestimate(now, plan)
+    left = _left_by_causes(now, plan, planner)
     launches: list[CommissioningLaunch] = []
     skipped: list[str] = []
     for name in names:
@@ -67,12 +68,12 @@ def commission(plan_set: PlanSet, plan: Plan, known: Sequence[StoredRun], planne
             continue
         measured = [each for each in known if _is_of(each, launch)]
         timed = any(each.step_s is not None for each in measured)
+        before = left
         if not timed:
             runs = [*_runs_of(launch), *runs]
-        after = now if timed else _under(spec, runs, planner)
-        whole = planner.reestimate(after, plan)
-        launches.append(_launch(name, launch, (now, after), plan, whole, measured, planner))
-        now = after
+            now = _under(spec, runs, planner)
+            whole, left = planner.reestimate(now, plan), _left_by_causes(now, plan, planner)
+        launches.append(_launch(name, launch, (before, left), whole, measured, planner))
     if not launches:
         raise _none_before(plan, skipped)
     return Commissioning(
@@ -117,17 +118,16 @@ def _runs_of(launch: Rehearsal) -> list[StoredRun]:
 def _launch(
     name: str,
     launch: Rehearsal,
-    specs: tuple[Spec, Spec],
-    of: Plan,
+    left: tuple[dict[Cause, float], dict[Cause, float]],
     whole: Plan,
     measured: Sequence[StoredRun],
     planner: Planner,
 ) -> CommissioningLaunch:
-    """specs : of the whole plan, before and after the launch. of, whole : the whole plan as found and after it."""
+    """left : of the whole plan by causes, before and after the launch. whole : the whole plan after it."""
     plan, interval, memory = launch.plan, launch.plan.uncertainty, launch.plan.memory_interval
     sigma = math.log(interval.high_s / interval.low_s) / (2.0 * Z80)
     times = [run.step_s for run in measured if run.step_s is not None]
-    before, after = (_left_by_causes(spec, of, planner) for spec in specs)
+    before, after = left
     return CommissioningLaunch(
         name=name,
         num_npus=plan.num_npus_used,
