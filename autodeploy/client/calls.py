@@ -173,7 +173,7 @@ def export(plan: str | SpecLike, to: str, lang: str | None, rehearse: str | None
 def commissioning(plan_id: str) -> Call[Commissioning]:
     """GET /v1/plans/{plan_id}/commissioning."""
     path = f"/v1/plans/{plan_id}/commissioning"
-    return Call("GET", path, lambda response: Commissioning.model_validate(response.json()))
+    return Call("GET", path, _read_as(Commissioning))
 
 
 def operators(plan_id: str) -> Call[OperatorReport]:
