@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -45,19 +46,19 @@ class Page:
     lang: Language
 
 
-@cache
 def read_page(name: str, lang: Language) -> Page | None:
     """The page of that name, in the reader's language where there is one; None where there is none."""
     if not PAGE.fullmatch(name):
         return None
     for folder, spoken in (("zh/", "zh"), ("", "en")):
-        path = FOLDER / f"{folder}{name}.md"
-        if spoken in {lang, "en"} and path.is_file():
-            return _page(path.read_text(encoding="utf-8"), f"{folder}{name}", spoken)
+        if spoken in {lang, "en"} and (FOLDER / f"{folder}{name}.md").is_file():
+            return _page(f"{folder}{name}", spoken)
     return None
 
 
-def _page(text: str, name: str, lang: Language) -> Page:
+@cache  # of pages that are there: anybody can ask for names of others
+def _page(name: str, lang: Language) -> Page:
+    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(_COMMENT.sub("", text))
     title = name
@@ -97,12 +98,9 @@ def _address(target: str, folder: PurePosixPath) -> str | None:
     if target.startswith(_EXTERNAL):
         return target
     file, sign, anchor = target.partition("#")
-    parts: list[str] = []
-    for part in (folder / file).parts:
-        if part == ".." and not parts:
-            return None
-        parts = parts[:-1] if part == ".." else [*parts, part]
-    name = "/".join(parts).removeprefix("zh/")
+    name = normpath(folder / file).removeprefix("zh/")
+    if name.startswith("../"):
+        return None
     if FIGURE.fullmatch(name):
         return f"docs/{name}"
     page = name.removesuffix(".md")
