@@ -211,14 +211,7 @@ def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
     for name, options in KNOBS.items():
         if name in {"ep", "moe_dispatcher"} and not moe:
             continue
-        value = strategy.recompute.granularity if name == "recompute" else getattr(strategy, name)
-        value = (
-            "+".join(sorted(swap_names(strategy.model_copy(update={"swap_optimizer": False}))))
-            if name == "swap"
-            else value
-        )
-        value = value or ("alltoall" if name == "moe_dispatcher" else "none" if name == "swap" else value)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = _knob_value(strategy, name)
         numeric = text.isdecimal()
         options_shown = sorted({*options, text}, key=int) if numeric else [*dict.fromkeys((*options, text))]
         knobs.append(Knob(name, text, tuple(options_shown)))
@@ -226,6 +219,7 @@ def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
 
 
 def _knob_value(strategy: Strategy, name: str) -> str:
+    """The value as its options are written; what is left to the framework is its default."""
     if name == "recompute":
         return strategy.recompute.granularity
     if name == "swap":
@@ -327,8 +321,8 @@ def waterfall(plan: Plan, lang: Language) -> list[tuple[str, str, float, float, 
     ]
     for loss in plan.headroom:
         name = words["label.below_peak"] if loss.part == "compute_s" else part_names(lang)[loss.part]
-        steps.append((title(name), loss.part, high, max(high, loss.mfu_up_to_here), loss))
-        high = max(high, loss.mfu_up_to_here)
+        low, high = high, max(high, loss.mfu_up_to_here)
+        steps.append((title(name), loss.part, low, high, loss))
     return steps
 
 
