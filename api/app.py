@@ -33,7 +33,7 @@ from api.routes import (
     webhooks,
     what_if,
 )
-from api.ui import login
+from api.ui import documentation, login, plan_routes
 from api.ui import routes as ui
 from api.ui.page_inputs import Refusal, as_page, give_up
 from api.ui.rendering import make_ready
@@ -123,7 +123,7 @@ def create_app(
         health,
     ):
         app.include_router(module.router)
-    for pages in (ui, login):
+    for pages in (ui, plan_routes, documentation, login):
         app.include_router(pages.router, include_in_schema=False)
     problems.install(app, as_page)
     app.add_exception_handler(Refusal, give_up)
