@@ -74,7 +74,7 @@ class FieldProblem(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was not answered (RFC 9457); `key` and `values` say what `detail` does, in no language."""
+    """Problem of a request (RFC 9457); `key` and `values` say what `detail` does, in no language."""
 
     type: str = Field(examples=[TYPE_PREFIX + "invalid-spec"])
     title: str

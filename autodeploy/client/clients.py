@@ -172,7 +172,7 @@ class Client:
         return _transport.send(self._http, calls.compare(plans))
 
     def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """Why a strategy was not chosen, or the best plan with given axes: the fields of `POST /v1/why-not`."""
+        """Reasons against a strategy, or the best plan with given axes: the fields of `POST /v1/why-not`."""
         return _transport.send(self._http, calls.why_not(request))
 
     def improve(self, request: Mapping[str, Any]) -> ImproveReport:
@@ -334,7 +334,7 @@ class AsyncClient:
         return await _transport.send_async(self._http, calls.compare(plans))
 
     async def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """Why a strategy was not chosen, or the best plan with given axes: the fields of `POST /v1/why-not`."""
+        """Reasons against a strategy, or the best plan with given axes: the fields of `POST /v1/why-not`."""
         return await _transport.send_async(self._http, calls.why_not(request))
 
     async def improve(self, request: Mapping[str, Any]) -> ImproveReport:

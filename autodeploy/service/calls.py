@@ -162,7 +162,7 @@ def complete(planner: str, spec: Spec, strategy: Strategy, best: PlanSet | None)
 
 
 def why_not(planner: str, spec: Spec, strategy: Strategy, best: PlanSet | None) -> WhyNot:
-    """Why a strategy is not the plan."""
+    """Reasons for which a strategy is not the plan."""
     return load_planner(planner).why_not(spec, strategy, best=best)
 
 

@@ -96,7 +96,7 @@ class Services:
     planner_module: str
     principal: Principal = ANYONE
     refusals: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = field(default_factory=dict, repr=False)
-    """What targets refuse, by spec and strategies."""
+    """Refusals of targets, by spec and strategies."""
 
     def for_caller(self, principal: Principal) -> Services:
         """The same services; what another team has is not there."""
@@ -239,7 +239,7 @@ class Services:
         return baseline_in(document)
 
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
-        """Why a strategy is not the plan of the search that found this one.
+        """Reasons for which a strategy is not the plan of the search that found this one.
 
         Raises
         ------

@@ -273,7 +273,7 @@ def _log(ratio: float) -> float:
 
 
 def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
-    """Why a report can't be of this plan; None where it can."""
+    """Reason for which a report can't be of this plan; None where it can."""
     at = "/out_of_memory"
     if met.rank is not None and met.rank >= ranks:
         return FieldError(

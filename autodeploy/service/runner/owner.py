@@ -19,7 +19,7 @@ def _process_space() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks since boot, which no clock moves; None for one that is gone.
+    """Beginning of a process, in the kernel's ticks since boot, which no clock moves; None for one that is gone.
 
     Empty where the system does not tell. A process that ended and was not yet asked how is gone.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 WINDOW_S = 300.0
-"""How far back the use of slots counts."""
+"""Time back from now over which the use of slots counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ class Searches:
         return {status: count for status, count in self.session.execute(union_all(*looks)) if count}
 
     def oldest_queued_at(self) -> datetime | None:
-        """When the search was asked for that has waited longest; None where none waits."""
+        """Moment at which the search was asked for that has waited longest; None where none waits."""
         oldest: datetime | None = self.session.scalar(oldest_queued(SearchRow.created_at).limit(1))
         return oldest
 
