@@ -346,11 +346,11 @@ def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResp
 def commissioning(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """The launches before a plan's own, with their scripts, and what came back of them."""
     try:
-        blocks = commissioning_blocks(views.commission(view), language_of(request))
+        made = views.commission(view)
     except SpecError as error:
         return unknown(request, in_language(error.errors[0].message, language_of(request)))
     to = views.launch_format(view.plan, view.plan_set.search.spec)
-    names = [row[0] for row in blocks[0].table.rows] if blocks[0].table else []
+    blocks, names = commissioning_blocks(made, language_of(request)), [launch.name for launch in made.launches]
     return render(request, "commissioning.html", plan=view.plan, blocks=blocks, names=names, launch_format=to)
 
 
