@@ -254,6 +254,7 @@ class _Server(uvicorn.Server):
         if self.started:
             for each in self.servers[0].sockets:
                 # Whoever finds the kernel's queue full asks again after a second, then after three, then after seven.
+                # Asyncio's own backlog is also how many it accepts in one go, and each of those takes a file.
                 with socket.socket(fileno=os.dup(each.fileno())) as listening:
                     listening.listen(QUEUED)
             port = self.servers[0].sockets[0].getsockname()[1]
