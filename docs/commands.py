@@ -44,19 +44,43 @@ def options_of(command: Any) -> set[str]:
     return {text for each in command.params for text in (*each.opts, *each.secondary_opts)}
 
 
-def command_line_page() -> str:
-    """Every command with its arguments and options."""
+def command_line_pages() -> dict[str, str]:
+    """Pages of the reference by name: all commands with a line each, and those of each panel of the help in full."""
+    from typer.main import get_command
+
+    from autodeploy.cli.main import app
+
+    known, panels = dict(commands()), dict[str, list[str]]()
+    for name, top in get_command(app).commands.items():  # type: ignore[attr-defined]
+        panels.setdefault(top.rich_help_panel, []).extend(dict(_walk((name,), top)))
     text = "# The command line\n\nReports go to stdout, progress and messages to stderr. Output is coloured on "
     text += "terminals only.\n\n"
     text += "## Exit codes\n\n" + table(("code", "meaning"), EXIT_CODES)
-    for words, command in commands():
-        text += f"\n## autodeploy {words}\n\n{_sentence(command.help)}\n\n"
-        rows = [_row(each) for each in command.params if each.name != "help"]
-        if rows:
-            text += table(("argument or option", "default", "meaning"), rows)
-        if command.epilog:
-            text += f"\n{_examples(command.epilog)}\n"
-    return text
+    for panel, of_panel in panels.items():
+        page = f"command_line/{panel.lower()}.md"
+        rows = [
+            (f"[{words}]({page}#autodeploy-{words.replace(' ', '-')})", _first_sentence(known[words].help))
+            for words in of_panel
+        ]
+        text += f"\n## {panel}\n\n" + table(("command", "what it does"), rows)
+    return {"command_line": text} | {
+        f"command_line/{panel.lower()}": f"# Commands: {panel.lower()}\n\nBack to [all commands](../command_line.md).\n"
+        + "".join(_command(words, known[words]) for words in of_panel)
+        for panel, of_panel in panels.items()
+    }
+
+
+def _command(words: str, command: Any) -> str:
+    """Section of a command with its arguments and options."""
+    text = f"\n## autodeploy {words}\n\n{_sentence(command.help)}\n\n"
+    rows = [_row(each) for each in command.params if each.name != "help"]
+    if rows:
+        text += table(("argument or option", "default", "meaning"), rows)
+    return text + (f"\n{_examples(command.epilog)}\n" if command.epilog else "")
+
+
+def _first_sentence(text: str | None) -> str:
+    return _sentence(text).partition(". ")[0].rstrip(".")
 
 
 def _sentence(text: str | None) -> str:

@@ -10,23 +10,67 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autodeploy.service.requests.intake import json_schema
-from docs.commands import command_line_page
+from docs.commands import command_line_pages
 from docs.error_box_page import error_box_page
 from docs.figures import figures
 from docs.nomenclature import PAGE, nomenclature_page
-from docs.rest import rest_page
-from docs.schema_tables import code, model_tables, table
+from docs.rest import rest_pages
+from docs.schema_tables import code, model_tables, schemas_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pydantic import BaseModel
+
+    from autodeploy.stack.software import Stack
+    from docs.schema_tables import Mode
 
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Made by `make docs` from the code. Change the code, not this page. -->"
 
 
-def spec_page() -> str:
+def _documents() -> dict[str, tuple[Mode, tuple[type[BaseModel], ...]]]:
+    """Documents of each page of the reference: a model is described on the first that has it, and linked by others."""
+    from autodeploy.specs.measurements import GenerationRecord, RlRecord
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.plan_details import RlPlan
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.record import Record
     from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
 
+    return {
+        "strategy": ("validation", (Strategy,)),
+        "model": ("validation", (ModelSpec,)),
+        "spec": ("validation", (Spec,)),
+        "rl_plan": ("serialization", (RlPlan,)),
+        "plan": ("serialization", (Plan,)),
+        "planset": ("serialization", (PlanSet,)),
+        "records": ("validation", (Record, GenerationRecord, RlRecord)),
+    }
+
+
+def document_tables(page: str) -> str:
+    """Tables of the models that a page describes."""
+    elsewhere: dict[str, str] = {}
+    for name, (mode, models) in _documents().items():
+        if name == page:
+            return model_tables(models, mode=mode, elsewhere=elsewhere)
+        elsewhere |= {model: f"{name}.md" for model in schemas_of(models, mode) if model not in elsewhere}
+    raise KeyError(page)
+
+
+def model_page() -> str:
+    head = """# The model of a spec
+
+Fields of `model` in a [spec](spec.md). Instead, it may be a [preset's name](models.md), `{preset: name, ...changes}` or
+`{hf_config: ./config.json}`.
+
+"""
+    return head + document_tables("model")
+
+
+def spec_page() -> str:
     head = """# The spec
 
 The input of a search: model, cluster, training run and search settings, as YAML or JSON. Unknown keys are rejected; all
@@ -37,11 +81,10 @@ errors are reported at once, each with its JSON pointer and a hint. `model` may 
 [spec.schema.json](spec.schema.json), which `autodeploy init` writes beside a spec, and `GET /v1/schemas`.
 
 """
-    return head + model_tables([Spec])
+    return head + document_tables("spec")
 
 
 def strategy_page() -> str:
-    from autodeploy.specs.strategy import Strategy
     from autodeploy.stack.features import FEATURES, GROUPS
     from autodeploy.stack.frameworks import UNRESTRICTED
     from autodeploy.stack.releases import releases
@@ -59,7 +102,7 @@ def strategy_page() -> str:
         "Rank order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp. `tp_pp_dp_mapping` swaps the last "
         "two: stages are adjacent, replicas far apart. `ep` is the number of ranks over which the routed experts of "
         "a layer are spread.\n\n"
-        + model_tables([Strategy])
+        + document_tables("strategy")
         + "\n## Features\n\nEach is one mechanism, set in `search.features` to `on`, `off` or `auto`. `auto` means "
         "on if the target's release can launch the feature, the chip's software supports it, the model can use it "
         "and `search.numerics` allows it. A release can launch a feature if its parser registers the flags; target "
@@ -70,9 +113,27 @@ def strategy_page() -> str:
     )
 
 
-def plan_set_page() -> str:
-    from autodeploy.specs.planset import PlanSet
+def plan_page() -> str:
+    head = """# A plan
 
+One strategy with its prediction, as [PlanSets](planset.md), `autodeploy estimate -f json` and the REST API have it.
+Times are in seconds, memory in GiB, throughput in tokens per second.
+
+"""
+    return head + document_tables("plan")
+
+
+def rl_plan_page() -> str:
+    head = """# A plan of post-training
+
+What a [plan](plan.md) of reinforcement learning has beside one of pre-training, under `rl`: phases of a step, and
+generation by itself.
+
+"""
+    return head + document_tables("rl_plan")
+
+
+def plan_set_page() -> str:
     head = """# The PlanSet
 
 The result of a search. `autodeploy plan -f json`, the REST API and the database hold the same document. Equal specs,
@@ -80,13 +141,10 @@ profiles and engine versions give equal PlanSets except for `search.id`, `search
 seconds, memory in GiB, throughput in tokens per second.
 
 """
-    return head + model_tables([PlanSet], mode="serialization")
+    return head + document_tables("planset")
 
 
 def records_page() -> str:
-    from autodeploy.specs.measurements import GenerationRecord, RlRecord
-    from autodeploy.specs.record import Record
-
     head = """# Measured runs
 
 One JSON object per line, as read by `autodeploy validate`. Lines with `kind: generation` are measurements of serving,
@@ -95,7 +153,7 @@ those with `training.rl` of a post-training step.
 not name are off on Ascend and before 2024; later NVIDIA stacks have fusions and data-parallel overlap on.
 
 """
-    return head + model_tables([Record, GenerationRecord, RlRecord])
+    return head + document_tables("records")
 
 
 def rules_page() -> str:
@@ -197,12 +255,17 @@ def profile_page() -> str:
 def stacks_page() -> str:
     from autodeploy.stack.software import shipped_stacks
 
-    stacks = shipped_stacks().values()
     rows = [
-        (code(s.name), s.title, ", ".join(s.vendors), code(s.target) if s.target else "", "x" if s.default else "")
-        for s in stacks
+        (
+            f"[{s.name}](software_stacks/{s.name}.md)",
+            s.title,
+            ", ".join(s.vendors),
+            code(s.target) if s.target else "",
+            "x" if s.default else "",
+        )
+        for s in shipped_stacks().values()
     ]
-    text = (
+    return (
         "# Software stacks\n\n`software` in a spec or a record names one: `software: NAME`, or `{stack, release, "
         "overrides}`. Absent, it is the default of `search.target` on the cluster's chips; a record's follows from its "
         "framework, source and date. Each fact has a `kind` (`code`, `document`, `record` or `assumed`) and a "
@@ -210,11 +273,13 @@ def stacks_page() -> str:
         "`name`, `title` and `inherits: NAME`; its facts replace those it inherits, `null` removes one.\n\n"
         + table(("name", "software", "chips", "target", "default"), rows)
     )
-    for stack in stacks:
-        facts = [(f"{section}.{name}", *rest) for section, name, *rest in stack.rows()]
-        text += f"\n## {stack.name}\n\n" + table(("fact", "value", "kind", "source"), facts)
-        text += "\n" + "".join(f"- {key}: {meaning}\n" for key, meaning in stack.sources.items())
-    return text
+
+
+def stack_page(stack: Stack) -> str:
+    facts = [(f"{section}.{name}", *rest) for section, name, *rest in stack.rows()]
+    sources = "".join(f"- {key}: {meaning}\n" for key, meaning in stack.sources.items())
+    head = f"# {stack.name}\n\n{stack.title}; one of the [software stacks](../software_stacks.md).\n\n"
+    return head + table(("fact", "value", "kind", "source"), facts) + f"\n{sources}"
 
 
 def models_page() -> str:
@@ -295,11 +360,12 @@ registers, with type, choices, number of values, component and location; `make f
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "command_line": command_line_page,
-    "rest": rest_page,
     "spec": spec_page,
+    "model": model_page,
     "strategy": strategy_page,
     "planset": plan_set_page,
+    "plan": plan_page,
+    "rl_plan": rl_plan_page,
     "records": records_page,
     "legality_rules": rules_page,
     "memory_choices": memory_page,
@@ -314,7 +380,11 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def generated() -> dict[str, str]:
     """Text of every generated file by its path from docs/."""
-    pages = {f"reference/{name}.md": f"{NOTE}\n\n{make().rstrip()}\n" for name, make in PAGES.items()}
+    from autodeploy.stack.software import shipped_stacks
+
+    texts = {name: make() for name, make in PAGES.items()} | command_line_pages() | rest_pages()
+    texts |= {f"software_stacks/{stack.name}": stack_page(stack) for stack in shipped_stacks().values()}
+    pages = {f"reference/{name}.md": f"{NOTE}\n\n{text.rstrip()}\n" for name, text in texts.items()}
     pages[f"../{PAGE.relative_to(DOCS.parent)}"] = f"{NOTE}\n\n{nomenclature_page().rstrip()}\n"
     pages["reference/spec.schema.json"] = json.dumps(json_schema("spec"), indent=1) + "\n"
     return pages | {f"explanation/figures/{name}.svg": text for name, text in figures().items()}

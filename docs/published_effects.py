@@ -61,7 +61,7 @@ def page(report: PublishedReport) -> str:
     titles = ("system", "figure", "in the source's words", "published", "predicted", "band", "verdict", "over the ends")
     blocks = [HEAD.strip(), systems_table(report, "en"), "## Figures", table(titles, rows).strip(), *_misses(report)]
     blocks += ["## Ends of assumed inputs", "Each figure where one assumed input is at its end and all else as stated."]
-    blocks.append(table(("figure", "input", "low", "high"), _ends(report)).strip())
+    blocks.append(table(("figure", "inputs that move it", "that do not"), _ends(report)).strip())
     return "\n\n".join(blocks) + "\n"
 
 
@@ -86,11 +86,18 @@ def _cause(row: PublishedRow) -> tuple[str, str, str]:
 
 
 def _ends(report: PublishedReport) -> list[tuple[str, ...]]:
+    """Of each figure with assumed inputs: those that move it with what it is at their ends, and those that do not."""
     rows = []
     for row in report.rows:
+        moving, still = [], []
         for path in dict.fromkeys(each.input for each in row.ends):
-            ends = [f"{_short(each.value)}: {_figure(each)}" for each in row.ends if each.input == path]
-            rows.append((f"{row.case}: {row.feature}", f"`{path}`", *(ends if len(ends) == 2 else (ends[0], ""))))
+            ends = [each for each in row.ends if each.input == path]
+            if all(_figure(each) == f"{row.predicted:.4g}" for each in ends):
+                still.append(f"`{path}`")
+            else:
+                moving.append(f"`{path}` " + ", ".join(f"{_short(each.value)}: {_figure(each)}" for each in ends))
+        if row.ends:
+            rows.append((f"{row.case}: {row.feature}", "; ".join(moving), ", ".join(still)))
     return rows
 
 

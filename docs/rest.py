@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docs.schema_tables import code, table, type_of
@@ -59,9 +60,8 @@ def openapi() -> dict[str, Any]:
     return create_app().openapi()
 
 
-def rest_page() -> str:
-    """Every route with its parameters and answers."""
-    document = openapi()
+def rest_pages() -> dict[str, str]:
+    """Pages of the reference by name: errors and all routes, and the routes of each resource in full."""
     text = """# The REST API
 
 Bodies are JSON, or YAML with `Content-Type: application/yaml`. The machine-readable description is `/openapi.json`.
@@ -75,16 +75,24 @@ Problem documents after RFC 9457 (`application/problem+json`): `type`, `title`, 
 """
     text += table(("type", "status", "meaning"), PROBLEM_ROWS)
     text += "\nEvery route may answer " + ", ".join(code(status) for status in sorted(ANY_ROUTE)) + ";\n"
-    text += "routes without a key no `401` and `403`. Below is what they answer besides.\n"
-    for path, methods in document["paths"].items():
+    text += "routes without a key no `401` and `403`. Routes name what they answer besides.\n"
+    pages: dict[str, str] = {}
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for path, methods in openapi()["paths"].items():
         for method in METHODS:
             if method in methods:
-                text += _route(method.upper(), path, methods[method])
-    return text
+                name, operation = f"{method.upper()} {path}", methods[method]
+                (tag,) = operation["tags"]
+                pages.setdefault(tag, f"# REST API: {tag}\n\nBack to [all routes](../rest.md).\n")
+                pages[tag] += _route(name, operation)
+                anchor = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")
+                rows.setdefault(tag, []).append((f"[{name}](rest/{tag}.md#{anchor})", operation["summary"]))
+    text += "".join(f"\n## {tag}\n\n" + table(("route", "what it does"), of_tag) for tag, of_tag in rows.items())
+    return {"rest": text} | {f"rest/{tag}": page for tag, page in pages.items()}
 
 
-def _route(method: str, path: str, operation: dict[str, Any]) -> str:
-    text = f"\n## {method} {path}\n\n{operation['summary']}. {' '.join(operation.get('description', '').split())}\n\n"
+def _route(name: str, operation: dict[str, Any]) -> str:
+    text = f"\n## {name}\n\n{operation['summary']}. {' '.join(operation.get('description', '').split())}\n\n"
     rows = [
         (code(each["name"]), each["in"], type_of(each.get("schema", {})), each.get("description", ""))
         for each in operation.get("parameters", ())

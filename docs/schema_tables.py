@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic import BaseModel
 
 Schema = dict[str, Any]
+Mode: TypeAlias = Literal["validation", "serialization"]
 LIMITS = (
     ("ge", ">= {}"),
     ("gt", "> {}"),
@@ -45,29 +46,38 @@ def _cell(value: str) -> str:
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
-def model_tables(models: Sequence[type[BaseModel]], *, mode: str = "validation") -> str:
-    """A section for each model: its docstring and a table of its fields.
-
-    Models that these refer to follow in the order in which they are met.
-    """
-    sections: dict[str, str] = {}
+def schemas_of(models: Iterable[type[BaseModel]], mode: Mode = "validation") -> dict[str, Schema]:
+    """Schemas of the models by name, each followed by those it refers to in the order in which they are met."""
+    schemas: dict[str, Schema] = {}
     for model in models:
-        schema = model.model_json_schema(mode="serialization" if mode == "serialization" else "validation")
+        schema = model.model_json_schema(mode=mode)
         definitions: dict[str, Schema] = schema.get("$defs", {})
         waiting = [(str(schema.get("title", model.__name__)), schema)]
         while waiting:
             name, each = waiting.pop(0)
-            if name in sections or "properties" not in each:
+            if name in schemas or "properties" not in each:
                 continue
-            sections[name] = _section(name, each)
+            schemas[name] = each
             waiting += [(other, definitions[other]) for other in _references(each) if other in definitions]
-    return "\n".join(sections.values())
+    return schemas
 
 
-def _section(name: str, schema: Schema) -> str:
+def model_tables(
+    models: Iterable[type[BaseModel]], *, mode: Mode = "validation", elsewhere: Mapping[str, str] | None = None
+) -> str:
+    """A section for each model and each that it refers to: its docstring and a table of its fields.
+
+    elsewhere : pages of models that others describe, by name, beside the page of the text: these are linked.
+    """
+    pages = elsewhere or {}
+    schemas = schemas_of(models, mode)
+    return "\n".join(_section(name, each, pages) for name, each in schemas.items() if name not in pages)
+
+
+def _section(name: str, schema: Schema, elsewhere: Mapping[str, str]) -> str:
     required = set(schema.get("required", ()))
     rows = [
-        (code(field), type_of(each), "required" if field in required else _default(each), _meaning(each))
+        (code(field), type_of(each, elsewhere), "required" if field in required else _default(each), _meaning(each))
         for field, each in schema["properties"].items()
     ]
     about = str(schema.get("description", "")).replace("\n\n", "\n").replace("\n", " ")
@@ -84,14 +94,14 @@ def _references(schema: Any) -> list[str]:
     return []
 
 
-def type_of(schema: Schema) -> str:
-    """The type of a field in words."""
+def type_of(schema: Schema, elsewhere: Mapping[str, str] | None = None) -> str:
+    """The type of a field in words, models as links: to the page that `elsewhere` has for one, else to this one."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return f"[{name}]({(elsewhere or {}).get(name, '')}#{name.lower()})"
     for key in ("anyOf", "oneOf", "allOf"):
         if key in schema:
-            return " or ".join(dict.fromkeys(type_of(each) for each in schema[key]))
+            return " or ".join(dict.fromkeys(type_of(each, elsewhere) for each in schema[key]))
     if "enum" in schema:
         return ", ".join(code(value) for value in schema["enum"])
     if "const" in schema:
@@ -99,11 +109,12 @@ def type_of(schema: Schema) -> str:
     match schema.get("type"):
         case "array":
             items = schema.get("items") or {}
-            inner = type_of(items) if items else " or ".join(type_of(each) for each in schema.get("prefixItems", []))
+            each_of = [items] if items else schema.get("prefixItems", [])
+            inner = " or ".join(type_of(each, elsewhere) for each in each_of)
             return f"list of {inner}" if inner else "list"
         case "object":
             values = schema.get("additionalProperties")
-            return f"mapping to {type_of(values)}" if isinstance(values, dict) and values else "mapping"
+            return f"mapping to {type_of(values, elsewhere)}" if isinstance(values, dict) and values else "mapping"
         case "null":
             return "null"
         case None:

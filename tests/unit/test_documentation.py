@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 import shlex
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -117,7 +118,7 @@ def test_generated_pages_are_current():
 
 def test_no_page_is_left_of_what_was_generated_once():
     made = set(made_now())
-    there = {str(path.relative_to(DOCS)) for path in (DOCS / "reference").glob("*.md")}
+    there = {str(path.relative_to(DOCS)) for path in (DOCS / "reference").rglob("*.md")}
     there |= {str(path.relative_to(DOCS)) for path in (DOCS / "explanation" / "figures").glob("*.svg")}
     # docs.public_scripts makes the page from checkouts, docs.search_comparison the pictures, which show seconds.
     pictures = {f"explanation/figures/search_{name}.svg" for name in ("fates", "gap", "schedules")}
@@ -127,6 +128,25 @@ def test_no_page_is_left_of_what_was_generated_once():
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_resolve(page):
     assert broken_links(page, text_of(page)) == []
+
+
+LONGEST = 400  # lines of a page that somebody reads
+
+
+def test_no_page_is_too_long_to_read():
+    long = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if text_of(page).count("\n") > LONGEST}
+    assert long == set()
+
+
+def test_no_model_is_described_on_two_pages():
+    titles = Counter(
+        title
+        for name in ("model", "plan", "planset", "records", "rl_plan", "spec", "strategy")
+        for level, title in HEADING.findall(text_of(DOCS / "reference" / f"{name}.md"))
+        if level == "##" and title.isidentifier()
+    )
+    assert titles.total() > 80
+    assert [title for title, pages in titles.items() if pages > 1] == []
 
 
 def test_a_broken_link_is_found():
