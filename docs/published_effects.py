@@ -87,7 +87,7 @@ def _cause(row: PublishedRow) -> tuple[str, str, str]:
 
 def _ends(report: PublishedReport) -> list[tuple[str, ...]]:
     """Of each figure with assumed inputs: those that move it with what it is at their ends, and those that do not."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in report.rows:
         moving, still = [], []
         for path in dict.fromkeys(each.input for each in row.ends):
