@@ -5,7 +5,10 @@ Run by `make docs`. A test compares what this makes with what is committed.
 
 from __future__ import annotations
 
+import csv
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -359,6 +362,31 @@ registers, with type, choices, number of values, component and location; `make f
     return head + table(titles, rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A term of the glossary: Chinese forms of it, the first the usual one, and what finds it in an English text."""
+
+    term: str
+    zh: tuple[str, ...]
+    finds: str
+    means: str
+
+
+def glossary() -> tuple[Term, ...]:
+    """Terms that reports, pages, messages and the documentation keep to."""
+    with (DOCS / "glossary.csv").open(encoding="utf-8", newline="") as lines:
+        return tuple(
+            Term(row["term"], tuple(row["zh"].split("/")), row["finds"] or re.escape(row["term"]), row["means"])
+            for row in csv.DictReader(lines, delimiter="|")
+        )
+
+
+def glossary_page() -> str:
+    rows = [(each.term, each.zh[0], each.means) for each in glossary()]
+    head = "# Glossary\n\nTerms to which reports, pages, messages and this documentation keep, in both languages.\n\n"
+    return head + table(("term", "Chinese", "meaning"), rows)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "spec": spec_page,
     "model": model_page,
@@ -375,6 +403,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "models": models_page,
     "settings": settings_page,
     "releases": releases_page,
+    "glossary": glossary_page,
 }
 
 

@@ -40,8 +40,8 @@ NOTE: Final = "<!-- Made by `python -m docs.recommendations` from the code. Chan
 MOST_EVIDENCE: Final = 6
 HEAD: Final = """# Recommended plans
 
-For trainings that people know: the recommended plan, the one that is fastest on paper, and the public recipe, or what
-else stands beside the plans. Times have 80 % intervals; beside *MFU* stands the highest that a published run of the
+For trainings that people know: the recommended plan, the one that is fastest by prediction, and the public recipe, or
+what else stands beside the plans. Times have 80 % intervals; beside *MFU* stands the highest that a published run of the
 class reached. How plans are found and ranked: [the search and its bound](explanation/search.md).
 
 What an experienced engineer would object to follows from rules over what the plan says of itself. An objection is no
@@ -109,12 +109,12 @@ def section(case: Case, spec: Spec, plan_set: PlanSet) -> str:
 
 
 def _beside(plan_set: PlanSet) -> str:
-    """The recommended plan, the fastest on paper and the public recipe or other reference, side by side."""
+    """The recommended plan, the fastest by prediction and the public recipe or other reference, side by side."""
     best, other = plan_set.plans[0], other_fastest(plan_set)
     columns = [("recommended", _plan_cells(best))]
     if other is not None:
         ranked = next((each for each in plan_set.plans if each.plan_id == other.plan_id), None)
-        columns.append(("fastest on paper", _fastest_cells(other) if ranked is None else _plan_cells(ranked)))
+        columns.append(("fastest by prediction", _fastest_cells(other) if ranked is None else _plan_cells(ranked)))
     if plan_set.reference is not None:
         columns.append((plan_set.reference.label or "for comparison", _plan_cells(plan_set.reference)))
     rows = [(name, *(cells.get(name, "") for _, cells in columns)) for name in ROWS]

@@ -43,7 +43,7 @@ FROM_EXAMPLES: Final = (
 )
 LARGE_REGRET, MAX_SHARE_FAR, ERROR_AT_AN_END = 0.05, 0.20, 0.03
 INFLUENTIAL: Final = 5
-RANKINGS: Final = ("recommended", "fastest on paper")
+RANKINGS: Final = ("recommended", "fastest by prediction")
 NORMAL: Final = NormalDist()
 KNOWN_EVERY: Final = 4
 LOST: Final = 9.99

@@ -474,7 +474,7 @@ def expected(plan: Plan) -> str | None:
 
 
 def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
-    """Basis of the ranking, plans that are faster on paper, and the comparison of the best."""
+    """Basis of the ranking, plans that are faster by prediction, and the comparison of the best."""
     best = plan_set.plans[0] if plan_set.plans else None
     fastest, reference = other_fastest(plan_set), plan_set.reference
     return {

@@ -1,4 +1,4 @@
-"""Texts of the ranking: its criterion, plans that are faster on paper, the plans near the best, and the proof."""
+"""Texts of the ranking: its criterion, plans that are faster by prediction, the plans near the best, and the proof."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
 
 
 def other_fastest(plan_set: PlanSet) -> Fastest | None:
-    """The plan that is fastest on paper, where it is not the recommended one."""
+    """The plan that is fastest by prediction, where it is not the recommended one."""
     fastest = plan_set.fastest
     if fastest is None or not plan_set.plans or fastest.plan_id == plan_set.plans[0].plan_id:
         return None
@@ -83,7 +83,7 @@ def other_fastest(plan_set: PlanSet) -> Fastest | None:
 
 
 def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
-    """The plan that is fastest on paper and what it bets on; None where that is the recommended one."""
+    """The plan that is fastest by prediction and what it depends on; None where that is the recommended one."""
     fastest = other_fastest(plan_set)
     if fastest is None:
         return None
@@ -97,7 +97,7 @@ def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
 
 
 def faster_by(fastest: Fastest, best: Plan, lang: Language) -> str:
-    """`TP4 PP8 VPP2 EP64 DP24 (#3) is 3.1 % faster on paper (59.3 s, P(fits) 71 %)`."""
+    """`TP4 PP8 VPP2 EP64 DP24 (#3) is 3.1 % faster by prediction (59.3 s, P(fits) 71 %)`."""
     layout = degrees(fastest.strategy) + (f" (#{fastest.rank})" if fastest.rank is not None else "")
     if looks_like(fastest.strategy, best.strategy):
         layout = bracketed(lang, layout, what_differs(fastest.strategy, best.strategy, lang))

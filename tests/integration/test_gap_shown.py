@@ -13,7 +13,7 @@ from tests.integration.conftest import QUICK, quick_settings, running_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
-# Bounds of the first plan's 138 s or so, with the time of a plan that is faster on paper.
+# Bounds of the first plan's 138 s or so, with the time of a plan that is faster by prediction.
 PROVEN = {"near": (0.99, 0.995), "usual": (0.924, 0.986), "far": (0.4, 0.9), "met by the fastest": (0.913, 0.913)}
 UNPROVEN = {"nothing": None, "no bound at the limit": 0.0}
 

@@ -40,8 +40,8 @@ RECOMMENDED = {
             "Not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, "
             "step time overpredicted by 8.2 %.",
             "All times are scaled by 1.03",
-            "Fastest on paper, and what it bets on",
-            "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %).",
+            "Fastest by prediction, and what it depends on",
+            "TP4 PP8 EP64 DP24 is 3.1 % faster by prediction (130.2 s, P(fits) 71 %).",
             "+9.8 %",
             "Ranked by regret: time beyond the best of 38 plans",
             "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features.",
@@ -65,7 +65,7 @@ RECOMMENDED = {
         ("实测依据", "期望 140.7 s", "telechat2-512", "+8.2 %", "不确定参数", "1.45", "2.9 %"),
     ),
 }
-OLD = ("P(fits)", "Fastest on paper", "unproven", "Regret", "Uncertain parameters")
+OLD = ("P(fits)", "Fastest by prediction", "unproven", "Regret", "Uncertain parameters")
 
 
 async def test_pages_say_what_is_lost_and_what_none_beats(sqlite_url):

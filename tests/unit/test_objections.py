@@ -131,8 +131,8 @@ def test_the_page_shows_what_answers_say_and_needs_none_of_it() -> None:
     )
     case = Case("DeepSeek-V3", factories.spec_document())
     plain, rich = page([(case, spec, bare)]), page([(case, spec, full)])
-    assert "fastest on paper" not in plain.partition("## ")[2]
-    for text in ("| fastest on paper |", "no run has EP 48", "4.2 %"):
+    assert "fastest by prediction" not in plain.partition("## ")[2]
+    for text in ("| fastest by prediction |", "no run has EP 48", "4.2 %"):
         assert text in rich
     for text in (plain, rich):
         assert all(f"- {rule}\n" in text for rule in RULES)

@@ -54,7 +54,7 @@ def test_every_fact_of_the_ranking_is_said_in_english() -> None:
         "not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, step time overpredicted by 8.2 %",
         "all times are scaled by 1.03: the measured run an A3 script took 67.1 s, the prediction "
         "was 65.1 s (its README)",
-        "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %) but bets on: EP 64 (+6.2 % if lost); ",
+        "TP4 PP8 EP64 DP24 is 3.1 % faster by prediction (130.2 s, P(fits) 71 %) but depends on: EP 64 (+6.2 % otherwise); ",
         "EP64 instead of EP32: +98.0 %, adds 41.00 s of EP",
         "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features",
         "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain parameters; "
@@ -112,15 +112,15 @@ def test_the_fastest_is_told_only_where_it_is_another_plan() -> None:
     assert fastest_line(found.model_copy(update={"fastest": same}), "en") is None
     third = found.fastest.model_copy(update={"plan_id": found.plans[2].plan_id, "rank": 3, "bets": ()})
     line = fastest_line(found.model_copy(update={"fastest": third}), "en")
-    assert line == "TP4 PP8 EP64 DP24 (#3) is 3.1 % faster on paper (130.2 s, P(fits) 71 %)"
+    assert line == "TP4 PP8 EP64 DP24 (#3) is 3.1 % faster by prediction (130.2 s, P(fits) 71 %)"
     twin = found.fastest.model_copy(update={"strategy": factories.strategy(1, swap=()), "bets": ()})
     line = fastest_line(found.model_copy(update={"fastest": twin}), "en")
     assert line is not None
-    assert line.startswith("TP2 PP16 VPP2 EP32 DP24 (swap none) is 3.1 % faster on paper")
+    assert line.startswith("TP2 PP16 VPP2 EP32 DP24 (swap none) is 3.1 % faster by prediction")
     slower = found.fastest.model_copy(update={"step_time_s": 2 * best.step_time_s})
     line = fastest_line(found.model_copy(update={"fastest": slower}), "en")
     assert line is not None
-    assert "comes first on paper" in line
+    assert "has the shortest predicted step" in line
     assert "faster" not in line
 
 

@@ -95,7 +95,7 @@ def test_the_fastest_plan_on_paper_is_compared_with_too() -> None:
     answer = why_not(spec_of(), Strategy(tp=8), best=known)
     assert answer.step_time_s is not None
     assert answer.against_fastest_pct == pytest.approx(100.0 * (answer.step_time_s / fastest.step_time_s - 1.0))
-    assert "relative to the fastest on paper" in answer_text(answer)
+    assert "relative to the fastest by prediction" in answer_text(answer)
 
 
 def test_what_else_is_given_stands_on_the_completed_axes() -> None:

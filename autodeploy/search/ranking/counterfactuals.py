@@ -112,7 +112,7 @@ def counterfactual(step: Step, plan: Plan, top: Plan) -> Counterfactual:
 
 
 def _risk_of(plan: Plan, top: Plan) -> str:
-    """The reason that a plan which is faster on paper is not recommended."""
+    """The reason that a plan which is faster by prediction is not recommended."""
     names = sorted(unproven_in(plan.evidence) - unproven_in(top.evidence))
     if names:
         return Message("ranking.no_run_has_shown", names=", ".join(names))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 
-# The plan that is fastest by the predicted times alone, and what it bets on against the recommended one.
+# The plan that is fastest by the predicted times alone, and what it depends on against the recommended one.
 MIN_TOLD_COST: Final = 0.01
 """Share of the step that a number costs the one plan more than the other, from which it is a bet."""
 
@@ -287,7 +287,7 @@ def _priced(decision: Decision | None, number: Uncertain, profile: Profile) -> d
 
 
 def fastest_of(first: Plan, ranked: Sequence[Plan], advice: RiskAdvice | None) -> Fastest:
-    """The plan that is fastest by the predicted times, and what it bets on."""
+    """The plan that is fastest by the predicted times, and what it depends on."""
     return Fastest(
         plan_id=first.plan_id,
         rank=next((plan.rank for plan in ranked if plan.plan_id == first.plan_id), None),

@@ -93,7 +93,7 @@ def verdict(plan: Plan, result: PlanSet) -> str:
 
 
 def timed(answer: WhyNot, plan: Plan, result: PlanSet) -> WhyNot:
-    """The answer with what a step of the plan takes, against the recommended plan and the fastest on paper."""
+    """The answer with what a step of the plan takes, against the recommended plan and the fastest by prediction."""
     best = result.plans[0].step_time_s if result.plans else None
     fastest = result.fastest.step_time_s if result.fastest is not None else None
     return answer.model_copy(
