@@ -41,8 +41,8 @@ MOST_EVIDENCE: Final = 6
 HEAD: Final = """# Recommended plans
 
 For trainings that people know: the recommended plan, the one that is fastest by prediction, and the public recipe, or
-what else stands beside the plans. Times have 80 % intervals; beside *MFU* stands the highest that a published run of the
-class reached. How plans are found and ranked: [the search and its bound](explanation/search.md).
+what else stands beside the plans. Times have 80 % intervals; beside *MFU* stands the highest that a published run of
+the class reached. How plans are found and ranked: [the search and its bound](explanation/search.md).
 
 What an experienced engineer would object to follows from rules over what the plan says of itself. An objection is no
 error: it says what to look at before a launch. The rules:

@@ -225,7 +225,7 @@ def plan_set(
 
 
 def cautious(found: PlanSet) -> PlanSet:
-    """The PlanSet as an averse search answers: P(fits), regret and evidence of each plan, and what is fastest by prediction.
+    """The PlanSet as an averse search answers: P(fits), regret and evidence of each plan, and the fastest.
 
     The first plan rests on EP alone without a run, each later one on its schedule too and fits less surely.
     """

@@ -231,7 +231,7 @@ class Bet(Document):
 
 
 class Fastest(Document):
-    """The plan that is fastest by the predicted times alone, and what it depends on. `rank`: where it is recommended."""
+    """The plan that is fastest by prediction alone, and what it depends on. `rank`: where it is recommended."""
 
     plan_id: str
     rank: int | None = None

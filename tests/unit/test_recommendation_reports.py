@@ -54,7 +54,8 @@ def test_every_fact_of_the_ranking_is_said_in_english() -> None:
         "not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, step time overpredicted by 8.2 %",
         "all times are scaled by 1.03: the measured run an A3 script took 67.1 s, the prediction "
         "was 65.1 s (its README)",
-        "TP4 PP8 EP64 DP24 is 3.1 % faster by prediction (130.2 s, P(fits) 71 %) but depends on: EP 64 (+6.2 % otherwise); ",
+        "TP4 PP8 EP64 DP24 is 3.1 % faster by prediction (130.2 s, P(fits) 71 %) but depends on: "
+        "EP 64 (+6.2 % otherwise); ",
         "EP64 instead of EP32: +98.0 %, adds 41.00 s of EP",
         "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features",
         "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain parameters; "
