@@ -19,8 +19,8 @@ PAGE = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "en"}
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("/searches/srch_none", "the list has every search"),
-        ("/plans/p_none", "the list has every search"),
+        ("/searches/srch_none", "belong to another team"),
+        ("/plans/p_none", "belong to another team"),
         ("/profiles/cloudmatrix", "did you mean cloudmatrix-384?"),
         ("/software/mindformer", "did you mean mindformers?"),
         ("/nothing/here", "Not found"),
