@@ -3,7 +3,15 @@
 from hardware_profiles.changes import apply_overlay, apply_overrides
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
 from hardware_profiles.errors import FieldProblem, ProfileError
-from hardware_profiles.loader import list_profiles, load_profile, no_profile, profile_hash, registered, shipped_profiles
+from hardware_profiles.loader import (
+    list_profiles,
+    load_profile,
+    nearest_profiles,
+    no_profile,
+    profile_hash,
+    registered,
+    shipped_profiles,
+)
 from hardware_profiles.profile import Device, FixedCosts, Host, MemoryOverheads, Profile
 from hardware_profiles.quantities import weakest
 from hardware_profiles.schema import KINDS, Kind, ProfileDocument, Quantity
@@ -30,6 +38,7 @@ __all__ = [
     "cluster_topology",
     "list_profiles",
     "load_profile",
+    "nearest_profiles",
     "no_profile",
     "profile_hash",
     "registered",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -118,10 +119,33 @@ def no_profile(name: str) -> Message:
     return Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100]))
 
 
+def nearest_profiles(name: str) -> list[str]:
+    """Profiles that a name may mean, closest first: never another chip's, whose number is not in the name."""
+
+    def numbered(text: str) -> list[str]:
+        return [part for part in re.split(r"[^a-z0-9]+", text) if any(map(str.isdigit, part))]
+
+    asked = numbered(name.lower()[:100])
+
+    def squeezed(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.lower())
+
+    def said(part: str, own: str) -> bool:
+        swapped = sorted(part) == sorted(own)
+        return swapped or (part.startswith(own) and part.removeprefix(own).isalpha())
+
+    def means(each: str) -> bool:
+        own = numbered(each)
+        return squeezed(name) in squeezed(each) or all(any(said(part, of) for of in own) for part in asked)
+
+    same = [each for each in list_profiles() if means(each)]
+    return get_close_matches(name.lower(), same, n=3, cutoff=0.4) or (same if asked else [])
+
+
 def _named(name: str, calibrated: bool) -> Profile:
     profiles = list_profiles()
     if name not in profiles:
-        close = get_close_matches(name.lower(), profiles, n=1, cutoff=0.4)
+        close = nearest_profiles(name)[:1]
         names = ", ".join(profiles)
         hint = Message("profiles.known_are_or_path", names=names)
         if close:

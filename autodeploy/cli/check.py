@@ -15,6 +15,7 @@ from autodeploy.cli.conversion import (
     Device,  # noqa: TC001 - typer reads annotations
     NumNpus,  # noqa: TC001 - typer reads annotations
     Settings,  # noqa: TC001 - typer reads annotations
+    TargetRelease,  # noqa: TC001 - typer reads annotations
 )
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, language
@@ -48,6 +49,7 @@ class LaunchOptions:
     cluster: str | None
     device: str | None
     num_npus: int | None
+    target_release: str | None = None
 
     def read(self) -> Launch:
         """The launch in the file.
@@ -60,16 +62,24 @@ class LaunchOptions:
         from autodeploy.analysis.launch_checks.launch import launch_of
         from autodeploy.cli.conversion import read_foreign
 
-        return launch_of(read_foreign(self.file, self.settings), self.cluster, self.device, self.num_npus)
+        imported = read_foreign(self.file, self.settings, None, self.target_release, self.cluster)
+        return launch_of(imported, self.cluster, self.device, self.num_npus)
+
+    @property
+    def text(self) -> str:
+        """The file with the line that names its release."""
+        from autodeploy.formats.common.checkout import launch_text
+        from autodeploy.specs.spec import vendor_of
+
+        return launch_text(self.file, self.target_release, vendor_of(self.cluster)).text
 
     def on_server(self, server: str, ask: Callable[[Client, dict[str, Any]], Report], **more: Any) -> Report:
         """Answer of a server to the text of the file; `more` is the rest of the request."""
         from autodeploy.cli.conversion import variables_of
         from autodeploy.cli.remote import connect
-        from autodeploy.specs.text_files import read_text
 
         request = {
-            "file": read_text(self.file),
+            "file": self.text,
             "filename": self.file.name,
             "variables": variables_of(self.settings),
             "cluster": self.cluster,
@@ -122,6 +132,7 @@ def check(
     device: Device = None,
     num_npus: NumNpus = None,
     settings: Settings = None,
+    target_release: TargetRelease = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -191,7 +202,7 @@ def check(
         allow_flags=tuple(_named(allow_flag)),
     )
     refuse_unknown_rules(limits.allow_rules, "--allow-rule")
-    asked = LaunchOptions(file, settings, cluster, device, num_npus)
+    asked = LaunchOptions(file, settings, cluster, device, num_npus, target_release)
     if server is None:
         report = _here(asked, limits, baseline)
     else:
@@ -304,10 +315,9 @@ def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, befor
     """The command line of a script alone, where no spec can be made of it."""
     from autodeploy.analysis.launch_checks.legality import check_unread
     from autodeploy.cli.conversion import variables_of
-    from autodeploy.specs.text_files import read_text
 
     return check_unread(
-        read_text(asked.file),
+        asked.text,
         refusal,
         limits,
         variables=variables_of(asked.settings),

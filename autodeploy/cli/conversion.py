@@ -128,6 +128,14 @@ Settings = Annotated[
 ]
 
 
+TargetRelease = Annotated[
+    str | None,
+    typer.Option(
+        "--target-release", metavar="RELEASE", help="release of the framework; default: of the checkout around the file"
+    ),
+]
+
+
 @import_file_app.command("import", epilog=EXAMPLE)
 def import_file(
     file: Annotated[
@@ -145,6 +153,7 @@ def import_file(
     device: Device = None,
     num_npus: NumNpus = None,
     settings: Settings = None,
+    target_release: TargetRelease = None,
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
@@ -154,7 +163,7 @@ def import_file(
     from autodeploy.messages import in_language
     from autodeploy.reports.wording import command_text, titled
 
-    imported = read_foreign(file, settings, name)
+    imported = read_foreign(file, settings, name, target_release, cluster)
     for doubt in imported.diagnostics.doubts:
         talk(titled(language(lang), command_text(language(lang), "unmodelled"), in_language(doubt, language(lang))))
     for said in imported.assumptions:
@@ -166,8 +175,14 @@ def import_file(
     write_report(yaml_text(_document(imported, cluster, device, num_npus)), output)
 
 
-def read_foreign(file: Path, settings: list[str] | None = None, name: str | None = None) -> ImportResult:
-    """The file as `importers.import_document` reads it, with variables given as NAME=VALUE.
+def read_foreign(
+    file: Path,
+    settings: list[str] | None = None,
+    name: str | None = None,
+    release: str | None = None,
+    cluster: str | None = None,
+) -> ImportResult:
+    """The file as `import_file` reads it, with variables given as NAME=VALUE, for a release and a profile's chips.
 
     Raises
     ------
@@ -175,8 +190,12 @@ def read_foreign(file: Path, settings: list[str] | None = None, name: str | None
         when the file can't be read, or a setting isn't NAME=VALUE.
     """
     from autodeploy.formats import import_document
+    from autodeploy.specs.spec import vendor_of
 
-    return import_document.import_file(file, variables=variables_of(settings), name=name)
+    vendor = vendor_of(cluster)
+    return import_document.import_file(
+        file, variables=variables_of(settings), name=name, release=release, vendor=vendor
+    )
 
 
 def variables_of(settings: list[str] | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.check import LaunchFile, LaunchOptions, with_database
-from autodeploy.cli.conversion import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
+from autodeploy.cli.conversion import Cluster, Device, NumNpus, Settings, TargetRelease  # noqa: TC001 - typer reads annotations
 from autodeploy.cli.exits import INFEASIBLE
 from autodeploy.cli.options import (
     Lang,
@@ -315,6 +315,7 @@ def improve(
     device: Device = None,
     num_npus: NumNpus = None,
     settings: Settings = None,
+    target_release: TargetRelease = None,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
@@ -323,7 +324,7 @@ def improve(
     """Find the three changes of a launch that gain most, and the best that keep its checkpoints loadable."""
     from autodeploy.cli.output import write_report
 
-    asked = LaunchOptions(file, settings, cluster, device, num_npus)
+    asked = LaunchOptions(file, settings, cluster, device, num_npus, target_release)
     if server is None:
         report = _improve_here(asked.read())
     else:

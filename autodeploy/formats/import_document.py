@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.formats.common.checkout import launch_text
 from autodeploy.formats.common.import_result import UNNAMED, ImportResult
 from autodeploy.formats.common.launch_script import refuse_other_configuration
 from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
@@ -19,7 +20,7 @@ from autodeploy.formats.verl.reader import import_verl, is_verl
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.hf_config import read_hf_config
-from autodeploy.specs.text_files import MAX_BYTES, MAX_LAUNCH_CHARACTERS, load_json, load_yaml, read_text, refuse_long
+from autodeploy.specs.text_files import MAX_BYTES, MAX_LAUNCH_CHARACTERS, load_json, load_yaml, refuse_long
 
 if TYPE_CHECKING:
     from autodeploy.specs.diagnostics import Diagnostics
@@ -30,13 +31,21 @@ SCRIPT_SIGNS = ("#!/", "torchrun", "actor_rollout_ref.", "--tensor-model-paralle
 _BOOLEAN_WORD = re.compile(r"\b(?:yes|no|on|off)\b", re.IGNORECASE)
 
 
-def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name: str | None = None) -> ImportResult:
-    """The spec in a file; files that it names are looked for next to it. As `import_document`."""
-    text = read_text(path)
+def import_file(
+    path: Path,
+    *,
+    variables: Mapping[str, str] | None = None,
+    name: str | None = None,
+    release: str | None = None,
+    vendor: str | None = None,
+) -> ImportResult:
+    """The spec in a file; files that it names are looked for next to it. As `import_document` and `launch_text`."""
+    launch = launch_text(path, release, vendor)
     if path.name == "config.json" and name is None:
         name = path.resolve().parent.name or None
     try:
-        return import_document(text, path.name, variables=variables, name=name, base_dir=path.parent)
+        imported = import_document(launch.text, path.name, variables=variables, name=name, base_dir=path.parent)
+        return imported.for_release(release, launch.doubt)
     except SpecError as error:
         if any(field.path for field in error.errors):
             raise

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 MAX_NPUS = 200_000
+_Name = BeforeValidator(lambda value: str(value) if type(value) is int else value)  # YAML reads 950 as a number
 NAME = r"^[^\s\x00-\x1f/\\][^\x00-\x1f/\\]*$"  # a name, in any language, that is no path
 
 
@@ -35,8 +36,8 @@ class Leaf(Document):
 class ClusterSpec(Document):
     """The cards and those of them that may be used. Cards as the vendor counts them."""
 
-    profile: Annotated[str, Field(min_length=1, max_length=4096, examples=["cloudmatrix-384"])]
-    device: Annotated[str, Field(max_length=64)] | None = None
+    profile: Annotated[str, Field(min_length=1, max_length=4096, examples=["cloudmatrix-384"]), _Name]
+    device: Annotated[str, Field(max_length=64), _Name] | None = None
     num_npus: (
         Annotated[
             int,

@@ -115,13 +115,10 @@ def test_models_of_the_backend_that_are_not_modelled_are_refused_by_name(model_i
     assert caught.value.errors[0].path == "/model/model_id"
 
 
-def test_the_next_chip_is_refused_by_name(tmp_path: Path) -> None:
-    quantized = YAML.replace("model_id: qwen3_moe", "model_id: qwen3_moe, quant_recipe_name: mxfp8")
-    with pytest.raises(UnsupportedError, match="Ascend 950"):
-        import_document(quantized, "a.yaml")
-    renamed = script(tmp_path).rename(tmp_path / "pretrain_fsdp2_A5.sh")
-    with pytest.raises(UnsupportedError, match="Ascend 950"):
-        import_file(renamed)
+def test_a_recipe_of_eight_bits_is_read_and_doubted() -> None:
+    imported = import_document(YAML.replace("qwen3_moe", "qwen3_moe, quant_recipe_name: mxfp8", 1), "a.yaml")
+    assert imported.document["training"]["precision"] == "fp8"
+    assert any("mxfp8" in doubt for doubt in imported.diagnostics.doubts)
 
 
 def test_muon_is_refused_by_name() -> None:

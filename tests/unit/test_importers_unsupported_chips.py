@@ -1,14 +1,13 @@
-"""Launches for the chip after today's are recognised by file, log or number format, and refused by name."""
+"""The profile decides what a chip multiplies: a script says its number format, a file's name says nothing."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 
 from autodeploy.formats.import_document import import_document
-from autodeploy.kit.errors import UnsupportedError
-from autodeploy.messages import in_language
+from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
+from hardware_profiles import nearest_profiles
 
 FLAGS = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 "
@@ -18,25 +17,31 @@ LAUNCH = f"torchrun --nproc_per_node 8 pretrain_gpt.py {FLAGS}"
 
 
 @pytest.mark.parametrize(
-    ("text", "filename", "word"),
+    ("formats", "doubted"),
     [
-        (LAUNCH, "pretrain_small_4k_bf16_A5_ptd.sh", "pretrain_small_4k_bf16_A5_ptd"),
-        (LAUNCH, "pretrain_ascend950.sh", "pretrain_ascend950"),
-        (f"{LAUNCH} | tee logs/small_A5_perf.log", None, "logs/small_A5_perf.log"),
-        (f"{LAUNCH} > small_A5.log", "a.sh", "small_A5.log"),
-        (f"{LAUNCH} --fp8-format e4m3 --fp8-recipe mxfp8", "a.sh", "--fp8-recipe mxfp8"),
-        (f"{LAUNCH} --fp8-format hif8 --fp8-recipe tensorwise", "a.sh", "--fp8-format hif8"),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", "--fp8-recipe mxfp8"),
+        ("--fp8-format hif8 --fp8-recipe tensorwise", "--fp8-format hif8"),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", ""),
     ],
 )
-def test_a_launch_for_the_next_chip_is_refused_by_name(text: str, filename: str | None, word: str) -> None:
-    with pytest.raises(UnsupportedError, match=re.escape(f"Ascend 950 ({word})")) as caught:
-        import_document(text, filename)
-    (error,) = caught.value.errors
-    assert error.path == "/cluster"
-    assert "尚未建模：Ascend 950" in in_language(error.message, "zh")
+def test_a_chip_without_a_format_refuses_it_and_one_with_it_takes_it(formats: str, doubted: str) -> None:
+    imported = import_document(f"{LAUNCH} {formats}", "pretrain_small_bf16_A5_ptd.sh")
+    assert [doubt for doubt in imported.diagnostics.doubts if doubted and doubted in doubt] or not doubted
+    assert imported.spec("nvidia-b200").training.precision == "fp8"
+    with pytest.raises(SpecError, match="fp8") as caught:
+        planner.estimate(imported.spec("ascend-800t-a2"))
+    assert caught.value.errors[0].path == "/training/precision"
 
 
-@pytest.mark.parametrize("filename", ["pretrain_small_A3_ptd.sh", "pretrain_phi35_A50.sh", "llama5.sh", "a5x.sh"])
-def test_launches_for_todays_chips_are_read(filename: str) -> None:
-    text = f"{LAUNCH} --fp8-format hybrid --fp8-recipe tensorwise | tee logs/small_A2.log"
-    assert import_document(text, filename).document["model"]["hidden_size"] == 512
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("a800", ["nvidia-a800-80g"]),
+        ("A100-80GB", ["nvidia-a100-80g"]),
+        ("800t-a2", ["ascend-800t-a2"]),
+        *((other, []) for other in ("h200", "gh200", "ascend-950", "950", "rtx4090")),
+    ],
+)
+def test_a_hint_never_leads_to_another_chip(name: str, nearest: list[str]) -> None:
+    assert nearest_profiles(name) == nearest
+    assert nearest_profiles("cloudmatrx")[0] == "cloudmatrix-384"

@@ -156,6 +156,7 @@ def _values(script: LaunchScript, release: Release, allowed: frozenset[str]) -> 
 # The check of a script that can't be predicted.
 # Where the number of cards is missing because the ranks contradict the degrees, the broken rule says so.
 CARDS = "/cluster/num_npus"
+RELEASE = "/search/target_release"
 
 
 def check_unread(
@@ -184,6 +185,8 @@ def check_unread(
         the refusal, where the text is no script, names no chips, or breaks no rule that it may not break.
     """
     refuse_unknown_rules(limits.allow_rules)
+    if refusal.errors[0].path == RELEASE:
+        raise refusal
     try:
         script, _ = read_megatron_launch(text, variables, base_dir=folder)
     except SpecError:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
 from autodeploy.specs.attention import ATTENTION_KINDS
-from autodeploy.specs.diagnostics import MAX_DOUBTS, Diagnostics
+from autodeploy.specs.diagnostics import MAX_DOUBTS, Diagnostics, Note
 from autodeploy.specs.model import HiddenAct, NormLayout
 from autodeploy.specs.presets import preset_names
 from autodeploy.specs.spec import vendor_of
 from autodeploy.stack.features import FEATURES
-from autodeploy.stack.frameworks import UNRESTRICTED
-from autodeploy.stack.releases import framework_for, releases
+from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED
+from autodeploy.stack.releases import framework_for, release_named, releases
 from autodeploy.stack.software import Run, default_stack, resolved
 from hardware_profiles import list_profiles, load_profile
 
@@ -102,6 +102,28 @@ class ImportResult:
             "doubts": [*self.diagnostics.assumptions[: MAX_DOUBTS - 1], *self._unknown],
         }
         return replace(self, document={**self.document, **{name: texts for name, texts in said.items() if texts}})
+
+    def for_release(self, name: str | None, doubt: str = "") -> ImportResult:
+        """The same for a release by name, and with what there is to say of the checkout that its launch lies in.
+
+        Raises
+        ------
+        SpecError
+            where the release is of a framework that does not read such files.
+        """
+        if doubt and self.kind in {"launch-script", "verl-script"}:
+            doubted = (*self.diagnostics.doubted, Note("", "", "", doubt))
+            return replace(self, diagnostics=replace(self.diagnostics, doubted=doubted)).with_doubts()
+        if name is None or self.kind == "hf-config":
+            return self
+        release = release_named(name)
+        reads = FRAMEWORKS[release.framework].configured_by == "flags"
+        fits = reads if self.kind == "launch-script" else self.target in {None, release.framework}
+        if not fits:
+            fault = Message("stack.release_is_of", name=name, framework=release.framework)
+            raise SpecError(fault, path="/search/target_release")
+        search = {**self.document.get("search", {}), "target": release.framework, "target_release": name}
+        return replace(self, document={**self.document, "search": search})
 
     def spec_document(
         self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
@@ -286,6 +308,15 @@ def release_of_marks(text: str) -> Release | None:
     """The release that the same line names, `release=NAME`; None where it names none that is known."""
     name = _marks(text).get("release")
     return next((release for release in releases() if release.name == name), None)
+
+
+def with_release(text: str, release: Release) -> str:
+    """The text with the line that names a release, in place of any that it names itself."""
+    match = _MARK.search(text)
+    if match is None:
+        return f"{text}\n\n# autodeploy: release={release.name}\n"
+    kept = " ".join(pair for pair in match[1].split() if not pair.startswith("release="))
+    return text[: match.start()] + f"# autodeploy: release={release.name} {kept}".rstrip() + text[match.end() :]
 
 
 def search_of_marks(text: str, target: str) -> dict[str, Any]:

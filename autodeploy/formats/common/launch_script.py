@@ -56,49 +56,6 @@ def platform_keys() -> dict[str, Setting]:
     return {entry.name: entry for entry in settings_table() if entry.kind == "yaml"}
 
 
-# Launches for the chip after today's, the Ascend 950 (A5).
-# Number formats that no Ascend chip before the 950 multiplies, by the flag that says them.
-FORMATS = {"--fp8-recipe": frozenset({"mxfp8", "mxfp8-32x32"}), "--fp8-format": frozenset({"hif8"})}
-# Public scripts say the chip between the separators of their own name and of the log's: `_A5_`.
-_NAMED = re.compile(r"(?<![A-Za-z0-9])A5(?![A-Za-z0-9+])|ascend[-_ ]?950", re.IGNORECASE)
-_LOG = re.compile(r"(?:\btee\s+(?:-a\s+)?|>>?\s*)([^\s|;&<>]+)")
-
-
-def refuse_unsupported_chip(script: LaunchScript, text: str, name: str) -> None:
-    """Refuses a launch that its file, its log or its number format says to be for the Ascend 950.
-
-    Parameters
-    ----------
-    text : the script, for the names of its logs.
-    name : the file's name, without its suffix.
-
-    Raises
-    ------
-    UnsupportedError
-        with the word that says so.
-    """
-    for flag, formats in FORMATS.items():
-        given = script.flags.get(flag)
-        if given is not None and given.text.strip().lower() in formats:
-            _refuse(f"{flag} {given.text.strip()}", given.at)
-    for word in (name, *_LOG.findall(text)):
-        refuse_name(word)
-
-
-def refuse_name(word: str) -> None:
-    """Refuses a launch whose file or log of this name says the Ascend 950."""
-    if _NAMED.search(word):
-        _refuse(word[:120])
-
-
-def _refuse(by: str, place: tuple[int, int, str] | None = None) -> None:
-    raise UnsupportedError(
-        at_place(not_modelled("Ascend 950", by), place),
-        path="/cluster",
-        hint=Message("importers.give_bf16_launch"),
-    )
-
-
 LORA, SFT, RL, DPO, FSDP2 = "LoRA", "SFT", "RL", "DPO", "FSDP2"
 INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "pruning", "evaluation"})
 STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}

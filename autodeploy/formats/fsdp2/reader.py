@@ -18,7 +18,7 @@ from autodeploy.formats.common.import_result import (
     search_of_marks,
     take_marks,
 )
-from autodeploy.formats.common.launch_script import LAUNCHER_OPTIONS, refuse_name
+from autodeploy.formats.common.launch_script import LAUNCHER_OPTIONS
 from autodeploy.formats.common.value_readers import KeyReader
 from autodeploy.formats.megatron.post_training_launch import model_of, preset_named
 from autodeploy.formats.shell.follow import follow
@@ -65,19 +65,13 @@ def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, b
     Raises
     ------
     UnsupportedError
-        for a class of the backend that is not modelled, and for formats of the next chip.
+        for a class of the backend that is not modelled.
     SpecError
         where nothing names a model that is known.
     """
     kind = reader.take("/model", "model.model_id")
     if kind in UNMODELLED_MODEL_KEYS:
         raise UnsupportedError(not_modelled(kind, UNMODELLED_MODEL_KEYS[kind]), path="/model/model_id")
-    if recipe := reader.raw("model.quant_recipe_name"):
-        raise UnsupportedError(
-            not_modelled("Ascend 950", recipe),
-            path="/model/quant_recipe_name",
-            hint=Message("importers.give_bf16_launch"),
-        )
     path = str(reader.raw(PATH) or "").rstrip("/")
     path = "" if "$" in path else path
     exact = [name or "", marked_preset(text) or "", path]
@@ -315,6 +309,9 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))
         reader.fail("parallel.param_dtype", fault, Message("common.one_of", names="bf16, fp16, fp32"))
     training["precision"] = precision
+    if recipe := reader.take("/training/precision", "model.quant_recipe_name"):
+        training["precision"] = "fp8"
+        reader.log.unmodelled("/model/quant_recipe_name", recipe, Message("importers.predicted_as", what="fp8"))
     stage = reader.take("/training/kind", "training.stage") or "sft"
     if stage not in ("pt", "sft"):
         reader.fail(
@@ -365,7 +362,6 @@ def import_fsdp2_script(
     SpecError
         where the file that the script names is not there, or a value can't be read.
     """
-    refuse_name(otherwise)
     followed = follow(text, variables, base_dir)
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:

@@ -13,7 +13,7 @@ from autodeploy.formats.common.import_result import (
     release_of_marks,
     take_marks,
 )
-from autodeploy.formats.common.launch_script import read_launch_script, refuse_other_training, refuse_unsupported_chip
+from autodeploy.formats.common.launch_script import read_launch_script, refuse_other_training
 from autodeploy.formats.common.value_readers import FlagReader
 from autodeploy.formats.megatron.launch import NO_MASK
 from autodeploy.formats.megatron.model import CAPACITY, read_model
@@ -78,7 +78,6 @@ def imported_launch(
     script: LaunchScript, text: str, name: str | None, otherwise: str, named: Mapping[str, Any] | None = None
 ) -> ImportResult:
     """The spec of a launch whose flags were read from a text; `named` is its model, where no flags spell it out."""
-    refuse_unsupported_chip(script, text, otherwise)
     refuse_other_training(script)
     reader = FlagReader(script)
     strategy, layers = read_strategy(reader)

@@ -223,7 +223,8 @@ def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     given = reader.take("/strategy/features", "model.converters") or []
     converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
     for name in sorted(converters - KNOWN_CONVERTERS):
-        reader.log.unmodelled("/model/converters", name, Message("importers.not_predicted"))
+        told = Message("importers.predicted_as", what="fp8") if name.startswith(EIGHT_BITS) else ""
+        reader.log.unmodelled("/model/converters", name, told or Message("importers.not_predicted"))
     switches = {feature for feature, name in CONVERTERS if name in converters}
     switches -= set() if moe else {"grouped_gemm", "fused_operators"}
     switches |= {"fused_swiglu"} if "grouped_gemm" in switches else set()
@@ -339,7 +340,6 @@ def import_torchtitan(
         for formats of 8 bits, schedules and models of which no layer is modelled.
     """
     reader = KeyReader(document)
-    _refuse_formats(reader)
     model = _model(reader, name, base_dir)
     strategy, ranks = read_strategy(reader, model)
     spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
@@ -361,17 +361,6 @@ def import_torchtitan(
         kept=kept,
         plan_id=plan_id_of(text),
     )
-
-
-def _refuse_formats(reader: KeyReader) -> None:
-    converters = reader.raw("model.converters") or []
-    for each in converters if isinstance(converters, list) else [converters]:
-        if str(each).startswith(EIGHT_BITS):
-            raise UnsupportedError(
-                not_modelled("Ascend 950", str(each)[:40]),
-                path="/model/converters",
-                hint=Message("importers.give_bf16_launch"),
-            )
 
 
 def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[str, Any]:
@@ -424,6 +413,9 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     if reader.raw("training.dtype") == "bfloat16":
         reader.fail("training.dtype", Message("common.is_not_modelled_yet", what="bfloat16"), "float32")
     training["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
+    given = reader.raw("model.converters") or []
+    if any(str(each).startswith(EIGHT_BITS) for each in (given if isinstance(given, list) else [given])):
+        training["precision"] = "fp8"
     if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
         training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "optimizer.name") or "AdamW"

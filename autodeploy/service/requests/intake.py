@@ -26,7 +26,7 @@ from autodeploy.specs.reading import RECOMPUTE_WORDS, card_count, read_spec_docu
 from autodeploy.specs.record import Record
 from autodeploy.specs.spec import Spec, spec_of
 from autodeploy.specs.strategy import Strategy
-from hardware_profiles import ProfileError, list_profiles, load_profile, no_profile
+from hardware_profiles import ProfileError, list_profiles, load_profile, nearest_profiles, no_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -249,7 +249,9 @@ def refuse_profile(name: object) -> None:
 
 
 def _unknown_profile(name: str) -> FieldError:
-    return FieldError("/cluster/profile", no_profile(name), did_you_mean(name[:100], list_profiles()))
+    return FieldError(
+        "/cluster/profile", no_profile(name), did_you_mean(name[:100], nearest_profiles(name) or list_profiles())
+    )
 
 
 def _file_errors(document: Any) -> list[FieldError]:
