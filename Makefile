@@ -2,7 +2,7 @@
 # make test   install, then run every test
 
 PYTHON  ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 EXAMPLE ?= examples/deepseek_v3_cloudmatrix_384.yaml
 UV      ?= uv
 
@@ -57,7 +57,8 @@ serve: $(READY) ## Serve the API and the pages
 	@$(BIN)/autodeploy db upgrade
 	@$(BIN)/autodeploy serve
 
-# In the order of the files the small ones come last, and the workers end together.
+# Three workers on two cores: the tests of integration and pages wait for half of their time. In the order of the files
+# the small ones come last, and the workers end together.
 test: $(STAMP) ## Run the tests; AUTODEPLOY_REQUIRE_ALL=1 turns skips into failures
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 

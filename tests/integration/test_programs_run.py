@@ -211,14 +211,14 @@ def one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accuracy(cut: Cut) -> None:
     one_launch(cut.monkeypatch)
-    cut.main(records(6), cut.folder, cut.folder, published=False)
+    cut.main(records(3), cut.folder, cut.folder, published=False)
     assert {path.suffix for path in cut.folder.rglob("*") if path.is_file()} == {".md", ".svg", ".json"}
 
 
 def scoreboard(cut: Cut) -> None:
     one_launch(cut.monkeypatch)
     cut.arguments("--quick")
-    cut.main(records(6))
+    cut.main(records(4))
 
 
 def shipped_calibration(cut: Cut) -> None:
