@@ -50,7 +50,7 @@ def launch_rules(
     judged, values = broken_rules(candidate, facts, target)[0], values_of(candidate, facts)
     return LaunchRules(
         (*told([rule for rule in judged if rule.is_told], values), *of_generation),
-        launchable(candidate, context.facts, target),
+        launchable(candidate, facts, target),
         on,
         (*told([rule for rule in judged if rule.stops], values), *of_generation),
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FILE_DISPATCHERS = frozenset({"alltoall", "allgather"})
 # What `placed_facts` says, where layers are not placed yet.
 NOT_PLACED: dict[str, Any] = {"empty_chunks": 0, "bare_chunks": 0, "padded_layers": 0}
+NOT_CHOSEN: dict[str, Any] = {"recomputes_all": False}  # the same of what layers recompute
 
 
 def facts_of(
@@ -101,6 +102,7 @@ def facts_of(
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
         **NOT_PLACED,
+        **NOT_CHOSEN,
         "released": release.names | frozenset(release.components) if release is not None else frozenset[str](),
         **launched_facts(release),
         FACT: launched_choices(release),

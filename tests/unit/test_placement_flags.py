@@ -11,6 +11,7 @@ from autodeploy.formats.megatron.memory import treats_as_planned
 from autodeploy.formats.megatron.script import import_launch_script
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError
+from autodeploy.search.legality import launch_rules
 from autodeploy.space.facts import placed_facts
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec
@@ -33,10 +34,10 @@ DENSE = (
 )
 
 
-def flags_of(rows, schedule, vpp=1, recompute=None, target="mindspeed-llm"):
+def flags_of(rows, schedule, vpp=1, recompute=None, target="mindspeed-llm", swap=()):
     """Flags and notes of a plan of DeepSeek-V3 with layers placed as `rows`."""
     spec = Spec.model_validate(V3)
-    placed = {"pp": len(rows), "vpp": vpp, "schedule": schedule, "layers_per_stage": rows}
+    placed = {"pp": len(rows), "vpp": vpp, "schedule": schedule, "layers_per_stage": rows, "swap": swap}
     strategy = factories.strategy(1, **DEGREES, **placed)
     if recompute is not None:
         strategy = strategy.model_copy(update={"recompute": recompute})
@@ -222,3 +223,22 @@ def test_what_is_asked_layer_by_layer_needs_the_layers_of_a_chunk(module):
     assert any("a layout of virtual stages" in note for note in paired.notes)
     padded, _ = flags_of([[4, 4]] * 7 + [[4, 1]], "adaptive_pipe", vpp=2, recompute=recompute)
     assert (padded["--noop-layers"], padded["--num-layers-per-virtual-pipeline-stage"]) == ("61,62,63", "4")
+
+
+def test_attention_is_swapped_with_padding_where_a_layout_has_no_length_of_chunks(monkeypatch):
+    """MindSpeed's swap_attention/adaptor.py multiplies by it; a layout leaves it empty."""
+    monkeypatch.setitem(V3, "model", load_preset("qwen3-235b-a22b").model_dump(mode="json"))
+    rows = [[11, 12], [12, 12], [12, 12], [12, 11]]
+    for swap, padded in (((), False), (("attention",), True)):
+        flags, _ = flags_of(rows, "interleaved", vpp=2, recompute=Recompute(), swap=swap)
+        assert ("--noop-layers" in flags, "--pipeline-model-parallel-layout" in flags) == (padded, not padded)
+        assert flags.get("--num-layers-per-virtual-pipeline-stage") == ("12" if padded else None)
+
+
+def test_inputs_of_layers_are_swapped_under_full_recomputation_of_all_alone():
+    """MindSpeed's swap_layer_input.py sends them out where a layer runs without gradients."""
+    asked = {"tp": 4, "pp": 4, "vpp": 2, "ep": 16, "schedule": "interleaved", "swap": ["layer_input"]}
+    recompute = {"granularity": "full"}
+    for update, launched in (({}, True), ({"num_layers": 2}, False), ({"granularity": "none"}, False)):
+        spec = Spec.model_validate(V3 | {"strategy": asked | {"recompute": recompute | update}})
+        assert ("swap_layer_input" in launch_rules(spec).memory_choices) is launched

@@ -131,7 +131,7 @@ def test_memory_choices_that_pass_the_layer_by_are_closed() -> None:
             release=release,
         )
         found[name] = launchable(candidates_of([CUT]), facts, "mindspeed-llm")
-    assert found["deepseek-v3"] - found["longcat-flash"] == {"norm", "activation", "swap_attention", "swap_layer_input"}
+    assert found["deepseek-v3"] - found["longcat-flash"] == {"norm", "activation", "swap_attention"}
     assert {"full", "mla_up_proj"} <= found["longcat-flash"]
 
 

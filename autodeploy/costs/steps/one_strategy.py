@@ -202,13 +202,15 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
 
 
 def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
-    """Facts of the layers that a strategy places, for rules; none where it leaves them to the search."""
-    given, kind = strategy.layers_per_stage, strategy.schedule
+    """Facts of the layers that a strategy places and recomputes, for rules; none where it leaves them to the search."""
+    given, kind, recompute = strategy.layers_per_stage, strategy.schedule, strategy.recompute
+    counted = recompute.num_layers, recompute.num_layers_per_stage, recompute.per_stage
+    whole = {"recomputes_all": recompute.granularity == "full" and not any(counted)}
     if given is None:
-        return {}
+        return whole
     vpp = chunks_of(strategy)
     per_chunk = _per_chunk(given, kind, strategy.pp, vpp)
-    return placed_facts([int(per_chunk[places[0]]) for places in model_parts(kind, strategy.pp, vpp)])
+    return whole | placed_facts([int(per_chunk[places[0]]) for places in model_parts(kind, strategy.pp, vpp)])
 
 
 def chunks_of(strategy: Strategy, *, possible: bool = True) -> int:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 BLOCK = "MODEL_PARALLEL_ARGS"
 CHUNK_BY_CHUNK = frozenset({"norm", "activation"})  # recomputed where MindSpeed looks up the layers of a chunk
+SWAPS_BY_CHUNK = "attention"  # swapped so
 CP_ALGORITHMS = {"ring": "megatron_cp_algo", "ulysses": "ulysses_cp_algo", "hybrid": "hybrid_cp_algo"}
 CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "hybrid": "a2a+p2p"}
 
@@ -223,11 +224,14 @@ def _divides_by_a_chunk(arguments: LaunchArguments, strategy: Strategy, placed: 
     """Whether a step needs --num-layers-per-virtual-pipeline-stage, which a layout string leaves empty.
 
     MindSpeed asks layer by layer whether norms and activations are recomputed, and divides by it (model/transformer.py
-    and recompute_common.py, should_recompute).
+    and recompute_common.py, should_recompute); --swap-attention numbers the layers of a chunk by it (swap_attention/
+    adaptor.py, granular_module_allocation).
     """
     recompute = strategy.recompute
     used = {ChoiceKey.of(name).name for stage in recompute.per_stage or () for name in stage} | {*recompute.modules}
-    return len(placed.chunks) > 1 and not used.isdisjoint(CHUNK_BY_CHUNK) and arguments.knows("--recompute-norm")
+    asked = not used.isdisjoint(CHUNK_BY_CHUNK) and arguments.knows("--recompute-norm")
+    asked = asked or (SWAPS_BY_CHUNK in strategy.swap and arguments.knows("--swap-attention"))
+    return len(placed.chunks) > 1 and asked
 
 
 def _counted_dense(arguments: LaunchArguments, spec: Spec) -> int:
