@@ -1,6 +1,8 @@
 """Nearness to which the launches before a job's own bring its prediction, over clusters with hidden numbers.
 
-python -m tests.benchmarks.commissioned 30 ["llama3.1-70b A2"]
+python -m tests.benchmarks.commissioned 30 ["llama3.1-70b A2"] [--misfit]
+
+--misfit: clusters of another form than the model.
 """
 
 from __future__ import annotations
@@ -36,15 +38,16 @@ def line(name: str, clusters: Sequence[Commissioned]) -> str:
     return f"{name} ({len(clusters)}): {sides[0]} -> {sides[1]}"
 
 
-def main(count: int, names: Sequence[str]) -> None:
+def main(count: int, names: Sequence[str], *, misfit: bool = False) -> None:
     """One line a job, and all of them together."""
     every: list[Commissioned] = []
     for number, name in enumerate(names):
-        clusters = commissioned(name, count, SEED + number)
+        clusters = commissioned(name, count, SEED + number, misfit=misfit)
         every += clusters
         print(line(name, clusters), flush=True)
     print(line("all", every))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:] or list(JOBS))
+    wanted = [name for name in sys.argv[2:] if name != "--misfit"]
+    main(int(sys.argv[1]), wanted or list(JOBS), misfit="--misfit" in sys.argv)
