@@ -226,6 +226,48 @@ def first_step_peak_bytes(
     return np.asarray(np.maximum(static + update_bytes, static - adam_bytes + activation_bytes))
 
 
+WARM_UP_TENSORS = 17.0  # operators of GELU keep 8, an earlier call's 8 are still there, and their input
+
+
+def building_bytes(
+    dense: Number, expert: Number, held: tuple[float, float], chunks: Number, gradients: Number | None = None
+) -> Floats:
+    """Bytes while a rank's parameters move into contiguous buffers at the start of a run, at the last chunk [n].
+
+    Each group's buffers of weights and of gradients are made while its weights are still there apart, dense ones first,
+    then experts: the weights of one group of a chunk are there twice.
+
+    Parameters
+    ----------
+    dense, expert : parameters of a rank. held : bytes of a weight and of its gradient. chunks : of equal size.
+    gradients : bytes of all gradients, where they are not `held` for each.
+
+    References
+    ----------
+    Megatron-LM core_v0.12.1 megatron/core/distributed/param_and_grad_buffer.py _ParamAndGradBuffer. modelscope/ms-swift
+    issue 9403 (Qwen3-235B, TP4 PP2 EP8, 64 GB): 26.44 GiB asked for with 30.23 GiB held, the experts' buffer beside all
+    weights and the dense buffers.
+    """
+    weight, gradient = held
+    kept = gradient * (dense + expert) if gradients is None else gradients
+    again = np.maximum(weight * expert, weight * dense - gradient * expert) / chunks
+    return np.asarray(weight * (dense + expert) + kept + again)
+
+
+def warm_up_bytes(tokens: Number, width: Number, element_bytes: float) -> Floats:
+    """Bytes of fused functions tried out at the start [n]: GELU with its bias, of whole sequences, without a model.
+
+    tokens : of a micro batch, not cut by context parallelism. width : of the MLP, a rank's share.
+
+    References
+    ----------
+    Megatron-LM core_r0.8.0 megatron/training/initialize.py _warmup_jit_function, whose operators run one by one on
+    Ascend. Ascend/MindSpeed-LLM 1.0.RC3 chatglm3_gqa_cp8.json, 2.0.0 chatglm3_gqa_cp4.json: 29,104.03 MiB on 8 and on 4
+    ranks, 17 x 65,536 x 13,696 x 2 B = 29,104 MiB and two biases.
+    """
+    return np.asarray(WARM_UP_TENSORS * element_bytes * np.asarray(tokens, dtype=np.float64) * width)
+
+
 def communicator_bytes(message_bytes: Number) -> Floats:
     """Buffers of one HCCL communicator sized by its message: one to send and one to receive, in whole MiB.
 

@@ -339,7 +339,7 @@ def predict_record(
     priced = estimate_and_slopes(candidate, context, layout_among, factors, at=efficiency)
     estimate = priced.estimate
     steady = memory_regime(record) == STEADY
-    peak = estimate.allocator_bytes if steady else estimate.first_step_bytes
+    peak = np.maximum(estimate.allocator_bytes if steady else estimate.first_step_bytes, estimate.start_bytes)
     return Prediction(
         record=record,
         step_time_s=estimate.step_time_s,

@@ -344,9 +344,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     plan = report.plan
     lines = [command_text(lang, "as_it_is", step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
     if not plan.fits:
-        lines.append(
-            "  " + report_text(lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}")
-        )
+        lines.append("  " + report_text(lang, "does_not_fit", excess=f"{plan.highest_gib - plan.memory_limit_gib:.1f}"))
     if (rescaled := rescaled_line(plan, lang)) is not None:
         lines += wrap(rescaled, hanging="  ")
     columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]

@@ -337,7 +337,7 @@ def memory_line(plan: Plan, lang: Language) -> str:
     """Peak and limit with the interval, the chance to fit, and the imbalance of experts that it survives."""
     facts = [fits_words(plan, lang)]
     if not plan.fits:
-        excess = plan.peak_memory_gib - plan.memory_limit_gib
+        excess = plan.highest_gib - plan.memory_limit_gib
         facts.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
     elif plan.oom_imbalance is not None:
         facts.append(report_text(lang, "oom", limit=f"{plan.oom_imbalance:.1f}"))
@@ -348,6 +348,8 @@ def fits_words(plan: Plan, lang: Language) -> str:
     """Peak, limit and fullest stage, the interval, and the chance to fit."""
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))]
+    if plan.start_gib > plan.peak_memory_gib:
+        facts.append(report_text(lang, "at_start", peak=f"{plan.start_gib:.1f}"))
     if (interval := plan.memory_interval) is not None:
         facts.append(valued(lang, "interval_80", f"{interval.low_gib:.1f}-{interval.high_gib:.1f} GiB"))
     if plan.p_fits is not None:

@@ -286,7 +286,7 @@ def _cells(
     remarks += [what_differs(plan.strategy, twin.strategy, lang)] if twin is not None else []
     remarks += [reference_name(plan.label, lang)] if is_reference else []
     if not plan.fits:
-        excess = plan.peak_memory_gib - plan.memory_limit_gib
+        excess = plan.highest_gib - plan.memory_limit_gib
         remarks.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
     return {
         "#": UNKNOWN if is_reference else str(plan.rank),

@@ -92,6 +92,7 @@ class Stage(Document):
     in_flight: float
     memory_gib: StageMemory
     total_gib: float
+    start_gib: Annotated[float | None, Field(description="peak before the first step")] = None
 
 
 class Hidden(Document):
@@ -422,6 +423,16 @@ class Plan(Told):
         tuple[BrokenRule, ...], omitted("of estimates: what the target refuses of the strategy", at=())
     ] = ()
     provenance: Kind = "assumed"
+
+    @property
+    def start_gib(self) -> float:
+        """Peak of the fullest stage before the first step; 0 where it is not known."""
+        return max((stage.start_gib or 0.0 for stage in self.stages), default=0.0)
+
+    @property
+    def highest_gib(self) -> float:
+        """Peak of a step, or before the first where that is higher: what has to fit."""
+        return max(self.peak_memory_gib, self.start_gib)
 
     @property
     def save_steps(self) -> int | None:

@@ -347,7 +347,7 @@ def _slowdown(plan: Plan, other: Plan) -> float:
 
 
 def _gates(plan: Plan, limits: CheckLimits, best: Compared | None, before: Compared | None) -> tuple[Gate, ...]:
-    used = plan.peak_memory_gib / plan.memory_limit_gib
+    used = plan.highest_gib / plan.memory_limit_gib
     gates = [Gate(name="memory", passed=used <= limits.max_memory, value=used, limit=limits.max_memory)]
     if best is not None:
         limit = limits.max_slowdown if before is None else None
@@ -366,10 +366,12 @@ def _within(compared: Compared, limit: float | None) -> bool:
 
 def _shortage(plan: Plan, limits: CheckLimits) -> Shortage:
     """The fullest stage against what the limit allows."""
-    stage = max(range(len(plan.stages)), key=lambda index: plan.stages[index].total_gib)
-    parts = plan.stages[stage].memory_gib.model_dump()
+    at_start = plan.start_gib > plan.peak_memory_gib
+    needs = [(each.start_gib or 0.0) if at_start else each.total_gib for each in plan.stages]
+    stage = max(range(len(plan.stages)), key=lambda index: needs[index])
+    parts = {"start": needs[stage]} if at_start else plan.stages[stage].memory_gib.model_dump()
     largest = max(parts, key=lambda name: parts[name])
-    needed = round(plan.stages[stage].total_gib * GIB)
+    needed = round(needs[stage] * GIB)
     allowed = round(limits.max_memory * plan.memory_limit_gib * GIB)
     return Shortage(
         stage=stage,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Beside what is kept, a backward pass holds gradients of the tensors around one operator: about a quarter of a layer.
 GRADIENT_SHARE = 0.25
 ADAPTIVE_BUFFERS = "adaptive_comm_buffers"
+PARAMETER_BUFFERS = "parameter_buffers"
 
 
 def on_card_bytes(allocator_bytes: Floats, outside_bytes: Floats | float, fragmentation: float) -> Floats:
@@ -29,6 +30,12 @@ def on_card_bytes(allocator_bytes: Floats, outside_bytes: Floats | float, fragme
 def allocator_limit_bytes(limit_bytes: float, outside_bytes: Floats | float, fragmentation: float) -> Floats:
     """Bytes that the allocator may hold so that no more than `limit_bytes` are on the card [n]."""
     return np.asarray((limit_bytes - outside_bytes) / (1.0 + fragmentation))
+
+
+def builds_buffers(context: Context) -> bool:
+    """Whether a run's start makes contiguous buffers of all parameters: sharded states, and nothing frozen."""
+    sharded = context.distributed_optimizer and not context.fsdp
+    return sharded and not context.operators.lora_rank and PARAMETER_BUFFERS in context.mechanisms
 
 
 def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools, Floats | float | None]]:

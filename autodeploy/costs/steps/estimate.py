@@ -23,12 +23,13 @@ from autodeploy.costs.stages.inner_problem import (
     tail_s,
     worst_moment,
 )
+from autodeploy.costs.stages.stage_memory import builds_buffers
 from autodeploy.costs.stages.step_classes import PASSES
 from autodeploy.costs.stages.step_parts import TAIL_PARTS, take_hidden
 from autodeploy.costs.workload.memory_choices import CHOICES, compete, freed_by
 from autodeploy.specs.strategy import ChoiceKey
 from cost_models.arrays import product
-from cost_models.hbm import first_step_peak_bytes
+from cost_models.hbm import building_bytes, first_step_peak_bytes, warm_up_bytes
 from cost_models.schedule import Sends, model_parts, pair_counts, simulate
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class Estimate:
     memory: dict[str, Floats]  # kind -> bytes [pp]
     allocator_bytes: Floats  # [pp]
     first_step_bytes: Floats  # [pp] before Adam's moments exist
+    start_bytes: Floats  # [pp] of the allocator before the first step
     card_bytes: Floats  # [pp]
+    start_card_bytes: Floats  # [pp]
     in_flight: Floats  # [pp] micro batches times the share of the stage's layers
     hidden: dict[str, float]
     pacing_stage: int
@@ -92,7 +95,7 @@ def estimate_placed(placed: Placed, layout: Layout) -> Estimate:
     problem, times, pairs = placed.problem, placed.times, pair_counts(placed.problem.order)
     makespan, pacing, breakdown = placed.simulated()
     tail = 0.0 if placed.forward_only else float(tail_s(problem, placed.layers)[0])
-    memory, allocator, first_step, buffers = placed.memory()
+    memory, allocator, first_step, start, buffers = placed.memory()
     return Estimate(
         step_time_s=makespan + tail,
         makespan_s=makespan,
@@ -102,7 +105,9 @@ def estimate_placed(placed: Placed, layout: Layout) -> Estimate:
         memory=memory,
         allocator_bytes=allocator,
         first_step_bytes=first_step,
+        start_bytes=start,
         card_bytes=buffers.card_bytes(allocator),
+        start_card_bytes=buffers.card_bytes(start),
         in_flight=_mean_in_flight(problem, layout),
         hidden={} if placed.forward_only else placed.hidden_shares(pairs, pacing, breakdown),
         pacing_stage=pacing,
@@ -238,8 +243,8 @@ class Placed:
         slowest = int(np.argmax(self.stage_sums("tail.total_s")))
         return {part: float(self.stage_sums(f"tail.{part}")[slowest]) for part in TAIL_PARTS}
 
-    def memory(self) -> tuple[dict[str, Floats], Floats, Floats, StageBuffers]:
-        """Bytes of every stage by kind, the allocator's peak, and its peak in a run's first step.
+    def memory(self) -> tuple[dict[str, Floats], Floats, Floats, Floats, StageBuffers]:
+        """Bytes of every stage by kind, the allocator's peak in a step, in a run's first step, and before it.
 
         A forward pass alone holds a whole layer at a time, as one that is recomputed does.
         """
@@ -256,6 +261,7 @@ class Placed:
             activations = activation_bytes(problem, self.layers, self.applied)[0]
         kept = activations + buffers.workspace_bytes
         allocator = static_bytes(problem, self.layers)[0] + np.maximum(kept, update)
+        start = np.zeros_like(allocator) if self.forward_only else self.start_bytes()
         memory = {
             **{kind: self.stage_sums(f"static.{kind}") for kind in ("weights", "gradients", "optimizer")},
             "activations": activations,
@@ -264,7 +270,22 @@ class Placed:
             "runtime": np.full(problem.pp, buffers.runtime_bytes),
         }
         static, moments = self.stage_sums("static.total"), self.stage_sums("static.adam")
-        return memory, allocator, first_step_peak_bytes(static, moments, kept, update), buffers
+        return memory, allocator, first_step_peak_bytes(static, moments, kept, update), start, buffers
+
+    def start_bytes(self) -> Floats:
+        """Allocator bytes of every stage before the first step [pp]: fused functions tried out, then states made."""
+        context, axes = self.priced.context, self.priced.candidates.axes_at(self.priced.index)
+        start = np.zeros(self.problem.pp)
+        if builds_buffers(context):
+            dense, expert = (self.stage_sums(f"cost.{kind}_params") for kind in ("dense", "expert"))
+            held, gradients = (context.optimizer.weights, context.gradient_bytes), self.stage_sums("static.gradients")
+            start = building_bytes(dense, expert, held, self.problem.vpp, gradients)
+        if WARM_UP in context.mechanisms:
+            model = context.model
+            width = (model.intermediate_size or 4 * model.hidden_size) / int(axes["tp"])
+            tokens = int(axes["micro_batch_size"]) * context.sample_tokens
+            start = np.maximum(start, warm_up_bytes(tokens, width, context.operators.element_bytes))
+        return start
 
     def oom_imbalance(self, room_bytes: Floats) -> float | None:
         """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
@@ -354,6 +375,7 @@ def _share(exposed_s: float, total_s: float) -> float:
     return min(1.0, max(0.0, 1.0 - exposed_s / total_s)) if total_s > 0.0 else 0.0
 
 
+WARM_UP = "gelu_warm_up"
 COPIED_UPDATE = "copied_update"
 CAST_MOMENTS = "cast_moments"
 FP32_BYTES = 4.0

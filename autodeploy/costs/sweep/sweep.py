@@ -15,7 +15,7 @@ import numpy as np
 
 from autodeploy.costs.layers.layer_cost import PHASE_PARTS
 from autodeploy.costs.layers.unit_costs import fastest_costs
-from autodeploy.costs.stages.stage_memory import allocator_limit_bytes, on_card_bytes
+from autodeploy.costs.stages.stage_memory import allocator_limit_bytes, builds_buffers, on_card_bytes
 from autodeploy.costs.stages.step_parts import TAIL_PARTS, p2p_s
 from autodeploy.costs.sweep.columns import placed_costs
 from autodeploy.costs.sweep.scheduled_placements import Runs, Shapes, runs_of
@@ -40,15 +40,18 @@ OVERFLOWS: Final = 1e3
 
 
 @compiled
-def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...]) -> Floats:
-    """Of runs the class of stages with the longest tail, and the most bytes on any class of stages [7, n].
+def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...], held: tuple[float, float, float]) -> Floats:
+    """Of runs the class of stages with the longest tail, and the most bytes on any class of stages [8, n].
 
-    stages : as of `Runs`. rates : as of `ModeColumns`.
-    Found: the tail, and of it synchronising, updating, swapping and moving [s]; the bytes of both kinds.
+    stages : as of `Runs`. rates : as of `ModeColumns`. held : bytes of a weight and of its gradient, and chunks, of
+        `building_bytes` at the start; 0 where nothing is built.
+    Found: the tail, and of it synchronising, updating, swapping and moving [s]; the bytes of both kinds, and before the
+    first step.
     """
     synchronised, moving, updating, dense, expert, plain, lean = stages
     update_s, others_update_s, swap_s, others_swap_s, state_bytes, others_bytes = rates
-    worst = np.empty((7, len(update_s)))
+    weight, gradient, chunks = held
+    worst = np.zeros((8, len(update_s)))
     for row in range(len(update_s)):
         longest, slowest, most, most_lean = -np.inf, 0, 0.0, 0.0
         for stage in (FIRST, MIDDLE, LAST):
@@ -60,7 +63,10 @@ def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...]) -> Float
             if total > longest:
                 longest, slowest = total, stage
                 worst[2, row], worst[3, row] = update, swap
+            again = max(weight * others, weight * some - gradient * others) / chunks
+            start = (weight + gradient) * (some + others) + again
             most, most_lean = max(most, plain[stage, row] + states), max(most_lean, lean[stage, row] + states)
+            worst[7, row] = max(worst[7, row], start)
         worst[0, row], worst[1, row], worst[4, row] = longest, synchronised[slowest, row], moving[slowest, row]
         worst[5, row], worst[6, row] = most, most_lean
     return worst
@@ -235,7 +241,7 @@ def _fill(
                 into, kept = _places(tree, number, first, len(here))
                 if into.stop == into.start:
                     continue
-                columns_of_mode = _under(mode, runs, context, beside, folded=kind.folded)
+                columns_of_mode = _under(mode, runs, context, beside, vpp, folded=kind.folded)
                 for name, column in columns.items():
                     values = np.asarray(columns_of_mode[name])
                     column[into] = values if kept is None or values.ndim == 0 else values[kept]
@@ -243,12 +249,14 @@ def _fill(
 
 
 def _under(
-    mode: ModeColumns, runs: Runs, context: Context, beside: Floats, *, folded: bool
+    mode: ModeColumns, runs: Runs, context: Context, beside: Floats, chunks: int, *, folded: bool
 ) -> dict[str, Floats | Bools]:
     """Every column of a batch of runs under one mode; beside : bytes of a card that the allocator does not hold."""
     fragmentation = context.machine.fragmentation
     room = allocator_limit_bytes(context.limit_bytes, beside, fragmentation)
-    tail, *tails, plain, lean = worst_stages(runs.stages, mode.rates)
+    built = builds_buffers(context)
+    held = built * float(context.optimizer.weights), built * float(context.gradient_bytes), float(chunks)
+    tail, *tails, plain, lean, start = worst_stages(runs.stages, mode.rates, held)
     least = (mode.folded_bytes if folded else mode.total_bytes) + runs.workspace_bytes
     step = runs.makespan_s + tail
     return {
@@ -260,7 +268,7 @@ def _under(
         "after_recompute_s": after_recompute_s(
             step, (plain, lean, least), room, runs.saved_bytes, runs.recompute_s, context.framework.uniform_options
         ),
-        FITS: lean <= room,
+        FITS: np.maximum(lean, start) <= room,
         **{
             name: runs.parts[name] + seconds if name in runs.parts else seconds
             for name, seconds in zip(TAIL_PARTS if runs.parts else (), tails, strict=False)

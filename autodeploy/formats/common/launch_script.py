@@ -79,6 +79,7 @@ FLAGS = _purposes(
         "RETRO": "--retro-add-retriever",
         "vision pre-training": "--vision-pretraining",
         "LayerZeRO": "--layerzero",
+        "heterogeneous training": "--enable-hetero",
         "a search of MindSpeed for settings": "--auto-settings",
         "layerwise disaggregated training": "--layerwise-disaggregated-training",
     }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Sections of FlagScale's tasks, whose keys are Megatron's words; source: FlagScale @da4935ec, examples/*/conf/train.
 SECTIONS = ("system", "model", "data")
+ROUNDED = frozenset({"multiple_of", "hidden_dim_multiplier"})
 # Of Megatron-MoE-ModelZoo's tables of flags; source: @e8650517, model_configs/benchmarking.
 VARIABLES = "ENV_VARS"
 
@@ -48,8 +49,23 @@ def _is_task(document: Mapping[str, Any]) -> bool:
 def _settings(document: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting by its last key: below FlagScale's sections, or written as a flag anywhere."""
     if _is_task(document):
-        return {key: value for section in SECTIONS for key, value in _leaves(document[section])}
+        return _with_width({key: value for section in SECTIONS for key, value in _leaves(document[section])})
     return {key: value for key, value in _leaves(document) if key.startswith("--")}
+
+
+def _with_width(settings: dict[str, Any]) -> dict[str, Any]:
+    """A task's settings with the width of a gated MLP that FlagScale rounds up to `multiple_of`.
+
+    References
+    ----------
+    FlagScale @da4935ec flagscale/runner/auto_tuner/utils.py:183.
+    """
+    multiple, width = settings.get("multiple_of"), settings.get("hidden_size")
+    if not (isinstance(multiple, int) and multiple > 0 and isinstance(width, int)) or "ffn_hidden_size" in settings:
+        return settings
+    wide = int(int(8 * width / 3) * (settings.get("hidden_dim_multiplier") or 1))
+    gated = {"ffn_hidden_size": -(-wide // multiple) * multiple} if settings.get("swiglu") else {}
+    return {key: value for key, value in settings.items() if key not in ROUNDED} | gated
 
 
 def _leaves(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -60,6 +60,8 @@ NOT_MODELLED = {
     "--attention-output-gate": Message("mechanism.output_gate"),
     "--encoder-num-layers": Message("mechanism.encoder"),
     "--language-model-type": Message("mechanism.media_encoder"),
+    "--vision-root": Message("mechanism.media_encoder"),  # FlagScale's, as the next
+    "--disable-vision-class-token": Message("mechanism.media_encoder"),
 }
 # --gelu-tanh is gated: mindspeed_llm/core/transformer/mlp.py sets gated_linear_unit with it.
 GATED = (("--swiglu", "silu"), ("--geglu", "geglu"), ("--quick-geglu", "geglu"), ("--gelu-tanh", "geglu"))

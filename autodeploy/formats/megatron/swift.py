@@ -118,7 +118,7 @@ def _stage(task: str, given: Mapping[str, GivenFlag]) -> str:
 def _spelled(word: str, flag: GivenFlag) -> list[GivenFlag]:
     """The flags of Megatron that a word becomes; none of one that changes nothing."""
     words, value = _words(), flag.text.lower()
-    if word in {"tuner_type", "train_type", "model", "rlhf_type", "task_type"} or word in words["idle"]:
+    if word in {"tuner_type", "model", "rlhf_type", "task_type"} or word in words["idle"]:
         return []
     if word == "target_modules":
         return [replace(flag, name="--lora-target-modules", values=_targets(flag))]

@@ -411,7 +411,7 @@ def plan_of_estimate(
         memory_limit_gib=context.limit_bytes / GIB,
         memory_interval=spread.interval(peak_bytes / GIB),
         fits=fits(estimate, context),
-        p_fits=p_fits(peak_bytes, context.limit_bytes, spread),
+        p_fits=p_fits(highest_bytes(estimate), context.limit_bytes, spread),
         evidence=evidence_for(candidate, context),
         oom_imbalance=estimate.oom_imbalance,
         experts=expert_imbalance(candidate, context),
@@ -448,8 +448,13 @@ def _provenance(context: Context) -> Kind:
 
 
 def fits(estimate: Estimate, context: Context) -> bool:
-    """Whether every stage stays within the memory limit."""
-    return bool(np.max(estimate.card_bytes) <= context.limit_bytes * (1.0 + 1e-9))
+    """Whether every stage stays within the memory limit, in a step and before the first."""
+    return highest_bytes(estimate) <= context.limit_bytes * (1.0 + 1e-9)
+
+
+def highest_bytes(estimate: Estimate) -> float:
+    """Most bytes that any card holds, in a step or before the first."""
+    return float(max(np.max(estimate.card_bytes), np.max(estimate.start_card_bytes)))
 
 
 def _stages(estimate: Estimate, layout: Layout) -> tuple[Stage, ...]:
@@ -466,6 +471,7 @@ def _stages(estimate: Estimate, layout: Layout) -> tuple[Stage, ...]:
                 in_flight=float(estimate.in_flight[stage]),
                 memory_gib=StageMemory(**kinds),
                 total_gib=float(estimate.card_bytes[stage]) / GIB,
+                start_gib=float(estimate.start_card_bytes[stage]) / GIB,
             )
         )
     return tuple(stages)
