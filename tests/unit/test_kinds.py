@@ -50,8 +50,9 @@ def test_memory_choices_touch_what_layers_of_the_kind_have() -> None:
         replace(ON, flash_attention=False, weighted_activation=True),
         replace(ON, torch_modules=True, joins_heads=True),
     )
+    ascend = replace(ON, copies_heads=True, joins_heads=True, casts_router=True, regathers_latents=True)
     rows = (
-        *(("deepseek-v3", on) for on in (ON, adapters, *plain)),
+        *(("deepseek-v3", on) for on in (ON, adapters, ascend, *plain)),
         *(("qwen3-8b", on) for on in (replace(ON, slices_heads=True, keeps_gathered=True, copies_heads=True), *plain)),
         *(("longcat-flash", ON), ("qwen3-8b", adapters)),
     )

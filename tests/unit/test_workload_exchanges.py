@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.costs.workload.layers import embedding_table, head_table, layer_table
+from autodeploy.costs.workload.layers import embedding_table, head_table, layer_table, mtp_table
+from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.costs.workload.operators import Exchange, LayerTable, OperatorFeatures
 from autodeploy.specs.presets import load_preset
 from tests.support.sharding import shard
@@ -91,21 +92,54 @@ def test_latent_attention_gathers_latents_instead_of_the_hidden_state() -> None:
     assert forward == 2 * 4096 * (1536 + 512 + 64 + 7168)
     names = {e.name for e in table.exchanges}
     assert not {"attention_gather", "attention_regather", "attention_gradient_scatter"} & names
-    for name, passes in (("latent_gather", (1, 0)), ("latent_regather", (0, 1)), ("latent_gradient_scatter", (0, 1))):
-        latent = exchange(table, name)
-        assert float(latent.message_bytes[0]) == 2 * 4096 * (1536 + 512 + 64)
-        assert (np.ravel(latent.forward_count)[0], np.ravel(latent.backward_count)[0]) == passes
+    column = {"gather": (1, 0), "regather": (0, 1), "gradient_scatter": (0, 1)}
+    # The rotary key is gathered whole (gather_from_sequence_parallel_region): no product gathers it again.
+    for part, width, messages in (("q", 1536, column), ("kv", 512, column), ("key", 64, {"scatter": (0, 1)})):
+        for name, passes in ({"gather": (1, 0)} | messages).items():
+            latent = exchange(table, f"latent_{part}_{name}")
+            assert float(latent.message_bytes[0]) == 2 * 4096 * width
+            assert (np.ravel(latent.forward_count)[0], np.ravel(latent.backward_count)[0]) == passes
 
 
 def test_latent_attention_without_sequence_parallelism_reduces_the_gradient_of_latents() -> None:
     table = layer_table(load_preset("deepseek-v3"), shard(tp=8, sp=False), FUSED, ("dense", None))
     attention = [e for e in table.exchanges if e.window == "attention" and np.any(e.forward_count + e.backward_count)]
     assert {e.name: (e.kind, float(e.message_bytes[0])) for e in attention} == {
-        "latent_gradient_reduce": ("reduce", 2 * 4096 * (1536 + 512 + 64)),
+        "latent_q_gradient_reduce": ("reduce", 2 * 4096 * 1536),
+        "latent_kv_gradient_reduce": ("reduce", 2 * 4096 * 512),
         "attention_reduce": ("reduce", 2 * 4096 * 7168),
         **{e.name: (e.kind, float(e.message_bytes[0])) for e in attention if e.kind == "heads"},
     }
-    assert exchange(table, "latent_gradient_reduce").behind == "weight_gradient"
+    assert exchange(table, "latent_q_gradient_reduce").behind == "weight_gradient"
+
+
+def test_a_patched_gather_brings_messages_and_hides_none() -> None:
+    # Stage 4 of DeepSeek-V3 by MindSpeed-LLM @c77308a1 under TP2: of each latent 8 gathers and 2 scatters a layer and
+    # micro batch where projections are recomputed, of shared experts' input two ahead.
+    on = replace(FUSED, regathers_latents=True, regathers_shared=True)
+    paired = replace(shard(tp=2), paired=np.array([True]))
+    table = layer_table(load_preset("deepseek-v3"), paired, on, ("moe", None))
+    replayed = CHOICES["mla_up_proj"]
+    for latent in ("q", "kv"):
+        of = [e for e in table.exchanges if f"_{latent}_" in e.name]
+        both = {e.name: float(np.ravel(e.forward_count + e.backward_count)[0]) for e in of}
+        again = {e.name: float(np.ravel(e.counts[2])[0]) for e in of if replayed.replays_exchange(e)}
+        gathers = sum(n for each in (both, again) for name, n in each.items() if name.endswith("gather"))
+        assert (gathers, sum(n for each in (both, again) for name, n in each.items() if "scatter" in name)) == (8, 2)
+    assert not any(CHOICES["full"].replays_exchange(e) for e in table.exchanges if e.name.startswith("split_"))
+    shared = [e for e in table.exchanges if e.window == "mlp" and e.kind == "gather" and e.group is None]
+    assert sum(float(np.ravel(e.forward_count)[0]) for e in shared) == 2
+
+
+def test_a_prediction_module_looks_up_and_joins_under_tensor_parallelism() -> None:
+    # MindSpeed-LLM multi_token_prediction.py: the embedding's scatter; 2h gathered in both passes and scattered back; h
+    # gathered ahead, its gradient scattered, and gathered where it was cut.
+    model = load_preset("deepseek-v3")
+    layer, head = layer_table(model, shard(tp=2), FUSED, ("moe", None)), head_table(model, shard(tp=2), FUSED)
+    module = mtp_table(model, shard(tp=2), FUSED)
+    for kind, ahead, back in (("gather", 1 + 1, 1 + 1 + 1), ("scatter", 1, 1 + 1)):
+        parts = [counts(table, kind) for table in (layer, head)]
+        assert counts(module, kind) == (sum(n for n, _ in parts) + ahead, sum(n for _, n in parts) + back)
 
 
 def test_queries_without_a_latent_need_the_hidden_state_too() -> None:
@@ -113,7 +147,8 @@ def test_queries_without_a_latent_need_the_hidden_state_too() -> None:
     model = load_preset("deepseek-v3").model_copy(update={"q_lora_rank": None})
     table = layer_table(model, shard(tp=8), FUSED, ("dense", None))
     assert float(exchange(table, "attention_gather").message_bytes[0]) == 2 * 4096 * 7168
-    assert float(exchange(table, "latent_gather").message_bytes[0]) == 2 * 4096 * (512 + 64)
+    assert float(exchange(table, "latent_kv_gather").message_bytes[0]) == 2 * 4096 * 512
+    assert not {e.name for e in table.exchanges if e.name.startswith("latent_q_")}
 
 
 def test_grouped_query_attention_has_no_latents_to_exchange() -> None:

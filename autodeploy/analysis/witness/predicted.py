@@ -65,11 +65,17 @@ class Prediction:
             expert_parameters=_whole(experts),
             weight_bytes=round(memory["weights"][stage]),
             gradient_bytes=round(memory["gradients"][stage]),
-            optimizer_bytes=round(memory["optimizer"][stage]),
+            optimizer_bytes=round(self._optimizer_bytes(stage)),
             kept_bytes=round(memory["activations"][stage]),
             order=self._order(stage),
             messages=self._messages(stage),
         )
+
+    def _optimizer_bytes(self, stage: int) -> float:
+        """Optimizer states of a stage wherever they lie: a framework that streams them has a buffer on the card."""
+        strategy, host = self.launch.spec.strategy, float(self.placed.stage_sums("static.host")[stage])
+        streamed = strategy is not None and strategy.swap_optimizer and not self.found.context.host.updates
+        return host if streamed else host + float(self.found.estimate.memory["optimizer"][stage])
 
     def _order(self, stage: int) -> tuple[str, ...]:
         order = self.placed.problem.order
@@ -95,7 +101,7 @@ class Prediction:
                 size = round(copies * scalar_at(exchange.message_bytes, 0))
                 operation = collectives[exchange.kind].replace("send_receive", "send")
                 lane = "cp" if group in ("ring", "ulysses") else group
-                replays = sum(n for name, n in again.items() if CHOICES[name].replays_exchange(exchange.name))
+                replays = sum(n for name, n in again.items() if CHOICES[name].replays_exchange(exchange))
                 found[lane, operation, size] += round(runs * (forward + backward) + replays * replayed)
         found.update(self._sends(stage))
         return tuple(

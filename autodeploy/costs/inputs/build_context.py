@@ -160,6 +160,9 @@ def operator_features(
         copies_heads=ascend,
         joins_heads=not {"graph_mode", "torch_fsdp2"} & features,
         slices_heads=not ascend and "torch_loss" not in features,  # torchtitan has three projections
+        casts_router="casts_router" in features,
+        regathers_latents="regathers_latents" in features,
+        regathers_shared="regathers_shared" in features,
         cuts_latents=release is not None and release.cuts_latents,
         torch_modules="torch_fsdp2" in features,
         torch_compiled="torch_compile" in features,

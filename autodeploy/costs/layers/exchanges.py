@@ -160,13 +160,10 @@ class ExchangeTimes:
         return extra
 
     @cached_property
-    def recomputed_s(self) -> dict[str, Floats]:
-        """Whole time of each exchange of a replayed forward pass, by name."""
-        return {
-            one.exchange.name: np.asarray(one.once_s[RECOMPUTED] * one.exchange.counts[RECOMPUTED])
-            for one in self.each
-            if runs(one.exchange.counts[RECOMPUTED])
-        }
+    def recomputed(self) -> tuple[tuple[Exchange, Floats], ...]:
+        """Exchanges that a replay may repeat, and the whole time of each then."""
+        each = ((one, one.exchange.counts[RECOMPUTED]) for one in self.each)
+        return tuple((one.exchange, np.asarray(one.once_s[RECOMPUTED] * count)) for one, count in each if runs(count))
 
     @cached_property
     def behind(self) -> dict[tuple[str, bool], Floats]:
@@ -333,7 +330,7 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
     work, each = _Work(layer, operators), []
     for exchange in layer.table.exchanges:
         passes = tuple(back for back in (False, True) if runs(exchange.counts[back]))
-        if passes:
+        if passes or runs(exchange.counts[RECOMPUTED]):
             each.append(_one_exchange(work, exchange, passes))
     return ExchangeTimes(tuple(each), layer.zero)
 

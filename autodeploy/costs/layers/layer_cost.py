@@ -401,8 +401,8 @@ def _choices(
             cost = ChoiceCost(bytes_, _swapped_s(layer, choice, bytes_, times), bytes_, zero, uneven)
         else:
             replayed = zero + work[choice.name] - waits(choice)
-            for name, seconds in times.exchanged.recomputed_s.items():
-                if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
+            for exchange, seconds in times.exchanged.recomputed:
+                if choice.replays_exchange(exchange):
                     replayed = replayed + seconds
             host = _replay_host_s(layer, each, replayed, forward_host_s)
             cost = ChoiceCost(bytes_, replayed + host, zero, host, uneven)

@@ -102,6 +102,7 @@ def sharding_of(candidates: Candidates, context: Context) -> Sharding:
         micro_batch_size=candidates.micro_batch_size.astype(np.float64) * context.sequences_per_sample,
         sequence_parallel=candidates.sequence_parallel,
         gathers_tokens=candidates.moe_dispatcher == ALL_GATHER,
+        paired=candidates.paired,
         sends_once=candidates.moe_dispatcher == DEEPEP,
         seq_length=float(context.seq_length),
     )

@@ -175,19 +175,54 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     # The latents' norms keep their input in the precision they compute in; their output is what is gathered.
     operand = tokens if on.keeps_gathered else local
     normed = 2.0 * operand * (q_rank + kv_rank + rope) * (not on.frozen)  # read by weights' gradients alone
+    inside = 0.0 if on.cuts_latents else 1.0  # norms are in what recomputes the projections up
     tensors = [
-        Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed)),
+        Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed * (1.0 - inside))),
+        Tensor("latents_normed", np.asarray(normed * inside)),
         Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
         Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
     ]
-    tensors += _rotary_tables(shard, on, rope)
+    tensors += [each._replace(name="latent_tables") for each in _rotary_tables(shard, on, rope)]
     if absorbed:  # heads multiply the latents themselves
-        tensors[2] = Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (kv_rank + rope)))
-    # The latents of each rank's own tokens are gathered for the projections up to its heads.
-    # Source: Megatron-LM multi_latent_attention.py.
-    latent_bytes = np.asarray(2.0 * tokens * (q_rank + kv_rank + rope))
-    exchanges = column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj", on)
-    return operators, tensors, exchanges + (_cut_latents(model, shard, latent_bytes, on) if on.cuts_latents else [])
+        tensors[3] = Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (kv_rank + rope)))
+    exchanges = _latent_exchanges(model, shard, on, absorbed=absorbed)
+    return operators, tensors, exchanges + (_cut_latents(model, shard, on) if on.cuts_latents else [])
+
+
+def _latent_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, absorbed: bool) -> list[Exchange]:
+    """The latents of each rank's own tokens are gathered for the projections up to its heads: of queries, of keys and
+    values, and the rotary key, which no weight multiplies and nothing gathers again.
+
+    Where MindSpeed-LLM recomputes the projections it has two of each latent, keys' apart from values' and rotary parts
+    apart from others, and gathers each latent beside the work before it. Every product gathers its input all the same:
+    that of the wrapped function takes the place of a function that linear layers have bound before
+    (`regathers_latents`). A latent is then gathered three times in each forward pass and in its replay, and twice
+    backward, where its gradient is scattered twice: all that comes with the recomputation is counted and priced as
+    its own, although regathers and scatters run beside products.
+    Source: Megatron-LM multi_latent_attention.py; MindSpeed-LLM @c77308a1 mla_up_proj_overlap_tp_comm.py,
+    NoAllGatherContext; Megatron-LM core_v0.12.1 tensor_parallel/layers.py:62.
+    """
+    cut, _ = cut_and_whole(shard)
+    latents = {"q": (model.q_lora_rank or 0, "q_up_proj"), "kv": (model.kv_lora_rank or 0, "kv_up_proj")}
+    exchanges: list[Exchange] = []
+    alone = model.qk_rope_head_dim or 0
+    if absorbed:  # heads multiply the latent of keys and values itself
+        alone += latents.pop("kv")[0]
+    if on.regathers_latents:
+        rope = np.asarray(2.0 * shard.tokens * (model.qk_rope_head_dim or 0))
+        exchanges.append(Exchange("split_rope_gather", "gather", W, rope, 0.0, 0.0, recomputed_count=cut))
+    for name, (rank, product) in latents.items():
+        size = np.asarray(2.0 * shard.tokens * rank)
+        if not rank:
+            continue
+        exchanges += column_exchanges(shard, f"latent_{name}", W, size, product, on)
+        if on.regathers_latents:
+            more = Exchange(f"split_{name}_gather", "gather", W, size, 0.0, 0.0, recomputed_count=5.0 * cut)
+            exchanges += [more, more._replace(name=f"split_{name}_scatter", kind="scatter", recomputed_count=cut)]
+    size = np.asarray(2.0 * shard.tokens * (0 if on.cuts_latents else alone))  # cut, it was whole before its split
+    exchanges.append(Exchange("latent_key_gather", "gather", W, size, cut, 0.0))
+    exchanges.append(Exchange("latent_key_scatter", "scatter", W, size, 0.0, cut))
+    return exchanges
 
 
 def _absorbed_projections(model: ModelSpec, shard: Sharding) -> list[Operator]:
@@ -203,13 +238,14 @@ def _absorbed_projections(model: ModelSpec, shard: Sharding) -> list[Operator]:
     ]
 
 
-def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats, on: OperatorFeatures) -> list[Exchange]:
+def _cut_latents(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Exchange]:
     """Collectives of down projections that are cut by columns: each gathers hidden states as its input, and its output
     is gathered whole before a rank keeps its own tokens' latents, whose gradient is gathered in turn.
 
     Source: Megatron-LM core_v0.12.1 multi_latent_attention.py, get_query_key_value_tensors.
     """
     products = 2.0 if model.q_lora_rank is not None else 1.0
+    latent_bytes = np.asarray(2.0 * shard.tokens * sum(widths_of_latents(model)))
     hidden = np.asarray(2.0 * shard.tokens * model.hidden_size)
     inputs = [each.often(products) for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj", on)]
     cut, _ = cut_and_whole(shard)
@@ -443,12 +479,11 @@ def _shares(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> ByOperat
 
 
 # Of all that attends with scores over heads' keys.
-_OUT: Final = ("attention_out", "attention_out_padded", "softmax_stats")
 _CHOICES: Final = {
     "core_attn": Touches(
         ("scores", "softmax_stats"), ("core_attention", "scores", "softmax_dropout", "weighted_values")
     ),
-    "swap_core_attn_out": Touches(_OUT),
+    "swap_core_attn_out": Touches(("attention_out",)),  # MindSpeed-LLM multi_latent_attention.py:1186; statistics stay
 }
 _SWAPPED: Final = ("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats")
 GROUPED_COSTS: Final = AttentionCosts(
@@ -485,8 +520,15 @@ LATENT_COSTS: Final = AttentionCosts(
     choices={
         **_CHOICES,
         "swap_attention": Touches(("latent_q", "latent_kv", *_SWAPPED)),
-        "mla_up_proj": Touches(("latent_q", "latent_kv"), ("q_up_proj", *_UP_PROJECTED), ("latent_gather",)),
+        "mla_up_proj": Touches(
+            ("latents_normed", "latent_q", "latent_kv", "latent_tables"),
+            ("q_up_proj", *_UP_PROJECTED),
+            (
+                *("latent_q_gather", "latent_kv_gather", "split_rope_gather"),
+                *("split_q_gather", "split_q_scatter", "split_kv_gather", "split_kv_scatter"),
+            ),
+        ),
         # Keys and values without queries: the larger part of the bytes for the smaller products.
-        "mla_kv_up_proj": Touches(("latent_kv",), _UP_PROJECTED, ("latent_gather",)),
+        "mla_kv_up_proj": Touches(("latent_kv",), _UP_PROJECTED, ("latent_kv_gather",)),
     },
 )

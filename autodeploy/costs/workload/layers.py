@@ -410,7 +410,10 @@ def last_kind(model: ModelSpec) -> LayerKind:
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:
     """One multi-token prediction module: joined projection 2h -> h, a layer of the last kind, the shared head again.
 
-    Source: DeepSeek-V3, arXiv:2412.19437, section 2.2. It needs the embedding and the head's weights beside it.
+    Source: DeepSeek-V3, arXiv:2412.19437, section 2.2. It needs the embedding and the head's weights beside it, and
+    looks up the next tokens there. The joined projection is cut by columns; its output is gathered, and scattered again
+    under sequence parallelism. Source: Megatron-LM multi_token_prediction.py, all_gather_last_dim and
+    scatter_to_sequence_parallel_region; MindSpeed-LLM multi_token_prediction.py, mtp_block_forward.
     layer : the table of its layer, where it is there already.
     """
     layer = layer or layer_table(model, shard, on, last_kind(model))
@@ -418,13 +421,21 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     h = model.hidden_size
     both = Operator("mtp_joined_proj", "gemm", "mlp", shard.tokens, h / shard.tp, 2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
+    cut, whole = cut_and_whole(shard)
+    hidden = np.asarray(on.element_bytes * shard.tokens * h)
+    exchanges = (
+        *embedding_table(model, shard, on).exchanges,
+        *column_exchanges(shard, "mtp", "mlp", np.asarray(2.0 * hidden), "mtp_joined_proj", on),
+        Exchange("mtp_output_gather", "gather", "mlp", hidden, cut + whole, cut),
+        Exchange("mtp_output_scatter", "scatter", "mlp", hidden, 0.0, cut + whole),
+    )
     return replace(
         layer,
         name="mtp",
         layer_class="",
         operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
         tensors=(kept, *layer.tensors, *head.tensors),
-        exchanges=(*layer.exchanges, *head.exchanges),
+        exchanges=(*layer.exchanges, *head.exchanges, *exchanges),
         dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.streams.head),
         matrices=(*layer.matrices, *matrices_of([both], model, on)),
         by_operator=None,

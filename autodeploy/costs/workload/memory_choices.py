@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+
 from autodeploy.costs.workload.adapters import ADAPTER_CHOICES
 from autodeploy.costs.workload.kinds import ATTENTION, LAYERS
 from autodeploy.costs.workload.operators import Touches
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.workload.attention_types import AttentionCosts
     from autodeploy.costs.workload.mlp import LayerCosts
+    from autodeploy.costs.workload.operators import Exchange
     from autodeploy.stack.memory_choices import MemoryRecord
 
 
@@ -41,9 +44,10 @@ class MemoryChoice:
         """Recomputed or swapped."""
         return "swap" if self.record.swap else "recompute"
 
-    def replays_exchange(self, name: str) -> bool:
-        """Whether the backward pass repeats that exchange of the forward pass."""
-        return EVERYTHING in self.replays_exchanges or name in self.replays_exchanges
+    def replays_exchange(self, exchange: Exchange) -> bool:
+        """Whether the backward pass repeats an exchange; where it repeats all, those of the forward pass."""
+        every = EVERYTHING in self.replays_exchanges and bool(np.any(exchange.forward_count))
+        return every or exchange.name in self.replays_exchanges
 
 
 LAYER_INPUT = "attention_norm_in"

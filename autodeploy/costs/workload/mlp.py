@@ -19,6 +19,7 @@ from autodeploy.costs.workload.operators import (
     Sharding,
     Tensor,
     Touches,
+    cut_and_whole,
     joined_rows,
     moving,
     region_exchanges,
@@ -114,9 +115,23 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     if model.shared_expert_width:
         shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", role="shared")
         operators, tensors, exchanges = operators + shared[0], tensors + shared[1], shared[2]
+        if on.regathers_shared and np.any(shard.paired):
+            exchanges.append(_shared_regather(model, shard))
     return joined_rows(
         (operators, tensors, exchanges + _expert_exchanges(model, shard, on)), zero_rows(model, shard, on)
     )
+
+
+def _shared_regather(model: ModelSpec, shard: Sharding) -> Exchange:
+    """Paired passes gather shared experts' input beside other work, and their first product gathers it once more.
+
+    Source: MindSpeed @028de58c fb_overlap/modules/shared_experts.py, NoTPCommContext, which takes the place of
+    torch.distributed._all_gather_base; linear layers call what Megatron-LM core_v0.12.1 tensor_parallel/layers.py:62
+    has bound, all_gather_into_tensor.
+    """
+    whole = np.asarray(2.0 * shard.tokens * model.hidden_size)  # it runs beside others' passes, and is priced whole
+    paired = np.where(shard.paired, cut_and_whole(shard)[0], 0.0)
+    return Exchange("shared_input_gather", "gather", W, whole, paired, 0.0)
 
 
 # Layers with experts on a shortcut (ScMoE: arXiv 2404.05019; LongCat-Flash, arXiv 2509.01322, section 2.1.2).
@@ -142,6 +157,9 @@ def shortcut_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Ro
     return joined_rows(twice(dense_rows(model, shard, on)), moe_rows(model, shard, on), ([joins], [], []))
 
 
+ROUTER_BYTES: Final = {"fp32": 4.0, "fp64": 8.0}  # of a number that a router computes in
+
+
 def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
     experts, tokens = float(model.router_choices), held_tokens(shard, on)
     logits = tokens * experts
@@ -161,7 +179,12 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
         ),
         Operator("expert_sizes", "vector", W, launches=0.0, **counted._asdict(), role="experts"),
     ]
-    return operators, [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
+    tensors = [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
+    if on.casts_router and model.recipe_or_default.router_dtype is not None:
+        element = ROUTER_BYTES[model.recipe_or_default.router_dtype]
+        cast = element * model.hidden_size * (tokens + experts)
+        tensors.append(Tensor("router_casts", np.asarray(cast), as_it_is=True))
+    return operators, tensors
 
 
 def permute_rows(
@@ -453,7 +476,15 @@ ROUTED_COSTS: Final = LayerCosts(
             _EXPERTS, ("permute", "sort_by_expert", "expert_up_proj", "expert_activation"), _SENT
         ),
         "moe": Touches(
-            ("router_logits", "unpermute_in", *_EXPERTS, *_SHARED.frees, "zero_in", "zero_unpermute_in"),
+            (
+                "router_logits",
+                "router_casts",
+                "unpermute_in",
+                *_EXPERTS,
+                *_SHARED.frees,
+                "zero_in",
+                "zero_unpermute_in",
+            ),
             (
                 *("zero_permute", "zero_sort_by_expert", "zero_weights", "zero_sort_by_rank", "zero_unpermute"),
                 *("router", "routing", "permute", "sort_by_expert", "expert_up_proj", "expert_activation"),

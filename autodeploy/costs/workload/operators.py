@@ -249,6 +249,7 @@ class Sharding:
     sequence_parallel: Bools
     gathers_tokens: Bools  # the dispatcher gathers all tokens of the group and picks its own by index
     seq_length: float
+    paired: Bools | bool = False  # the schedule runs a forward against a backward pass
     sends_once: Bools | bool = False  # a dispatch sends a token once to each rank, which makes its experts' rows
     hot_experts: Floats | float = 0.0  # experts whose weights every rank of the group receives for its own tokens
 
@@ -303,6 +304,9 @@ class OperatorFeatures:
     fused_rotary: bool = True
     whole_vocabulary: bool = False  # every tensor-parallel rank holds embedding and head whole
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts
+    casts_router: bool = False  # a router in a wider format keeps its input and weights cast to it
+    regathers_latents: bool = False  # products that a patch should feed gathered latents gather them all the same
+    regathers_shared: bool = False  # and shared experts of paired passes their input
     cuts_latents: bool = False  # down projections of latent attention are cut over tensor-parallel ranks
     copies_heads: bool = False  # attention kernels take whole arrays, not slices of the joined projection
     joins_heads: bool = False  # queries, keys and values are slices of one product

@@ -26,6 +26,9 @@ YARN_FIXED = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embedd
 # What a parser takes where nobody told it, by the field's name: named in a note.
 SILENT = ("rms_norm_eps", "initializer_range")
 SILENT_ROUTER = ("scoring_func", "router_aux_loss_coef")
+# Casts input and weight of a router again in the backward pass; --moe-router-dtype keeps both (MindSpeed-LLM @c77308a1
+# core/transformer/moe/router.py, topk_router_gating_func): 66 MB a layer and micro batch of DeepSeek-V3 under TP2.
+GATING_IN_FP32 = "--router-gating-in-fp32"
 FORCED_ROUTING = ("--fix-router", "--moe-router-force-load-balancing")
 CHOOSES_AFTER_SOFTMAX = frozenset({"group_limited_greedy", "softmax_topk", "pai_megatron_aux_loss"})
 
@@ -231,7 +234,9 @@ def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
     ):
         if value:
             _add_number(arguments, EXPERTS, flag, value)
-    if recipe.router_dtype is not None:
+    if recipe.router_dtype == "fp32" and arguments.knows(GATING_IN_FP32):
+        add(EXPERTS, GATING_IN_FP32)
+    elif recipe.router_dtype is not None:
         _add_known(arguments, EXPERTS, "--moe-router-dtype", recipe.router_dtype)
     if recipe.shared_expert_gate:
         _add_known(arguments, EXPERTS, "--shared-expert-gate")

@@ -109,6 +109,8 @@ SWITCHES = (
         "fused_router",
         "async_permutation",
         "weighted_experts",
+        "regathers_latents",
+        "regathers_shared",
         "narrow_inputs",
         "fused_expert_accumulation",
         "torch_fsdp2",

@@ -31,11 +31,11 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
     ),
     "by_operator": ROWS,
     "mla_up_proj": (
-        ("latent_q", "latent_kv"),
+        ("latents_normed", "latent_q", "latent_kv", "latent_tables"),
         ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
-        ("latent_gather",),
+        ("latent_q_gather", "latent_kv_gather", "split_q", "split_kv", "split_key"),
     ),
-    "mla_kv_up_proj": (("latent_kv",), ("kv_up_proj", "rotary", "concat_and_pad"), ("latent_gather",)),
+    "mla_kv_up_proj": (("latent_kv",), ("kv_up_proj", "rotary", "concat_and_pad"), ("latent_kv_gather",)),
     "core_attn": (
         ("scores", "softmax_stats"),
         ("core_attention", "scores", "softmax_dropout", "weighted_values"),
@@ -83,7 +83,7 @@ SWAP = {
         *("attention_norm_out", "qkv", "rotated", "latent_q", "latent_kv"),
         *("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats"),
     ),
-    "swap_core_attn_out": ("attention_out", "attention_out_padded", "softmax_stats"),
+    "swap_core_attn_out": ("attention_out",),
     "swap_activation": ("mlp_activation_out", "shared_activation_out", *EXPERT_ACTIVATION),
     "swap_layer_input": ("attention_norm_in",),
     "swap_unpermute": ("unpermute_in",),

@@ -124,6 +124,7 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     a, h = Account(run, d, machine, groups), run.hidden_size
     a.gemm("mtp_joined_proj", "mlp", a.tokens, h / d.tp, 2 * h)
     a.keep("mtp_joined_in", 4 * a.local * h)
+    _joined_messages(a)
     add_repeat(a)
     add_layer(a, run.num_hidden_layers - 1, of_module=True)
     _head(a)
@@ -134,3 +135,25 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
         a.end_params = a.copied_params
     a.close()
     return a
+
+
+def _joined_messages(a: Account) -> None:
+    """Rows of the embedding, both inputs of the joined projection, and its output, which is gathered and cut again."""
+    tp, whole = a.groups["tp"], 2 * a.tokens * a.run.hidden_size
+    several, sp = len(tp) > 1, a.d.sequence_parallel
+    cut, plain = (1 if several and sp is on else 0 for on in (True, False))
+    once, both = a.machine.all_gather(whole, tp), a.machine.all_gather(2 * whole, tp)
+    if vocabulary_ranks(a.run, a.d) > 1:
+        a.message("embedding_scatter", "tp", once, cut, 0)
+        a.message("embedding_gather", "tp", once, 0, 0 if a.run.lora_rank else cut)
+        a.message("embedding_reduce", "tp", a.machine.all_reduce(whole, tp), plain, 0)
+    up, (m, n, k) = a.operators["mtp_joined_proj"], a.shapes["mtp_joined_proj"]
+    a.message("mtp_gather", "tp", both, cut, 0, hide_forward=chunked(a, up.busy[0], (m, n, k), (m * n,)))
+    again = 0 if a.run.lora_rank or "torch_fsdp2" in a.run.on else cut
+    a.message("mtp_regather", "tp", both, 0, again, hide_backward=behind(a, up.busy[1]))
+    scattered, reduced = returned(a, "mtp_joined_proj")
+    a.message("mtp_gradient_scatter", "tp", both, 0, cut, hide_backward=scattered)
+    summed = a.machine.all_reduce(2 * whole, tp)
+    a.message("mtp_gradient_reduce", "tp", summed, 0, plain, hide_backward=reduced)
+    a.message("mtp_output_gather", "tp", once, 1 if several else 0, cut)
+    a.message("mtp_output_scatter", "tp", once, 0, 1 if several else 0)

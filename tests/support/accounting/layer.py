@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tests.support.accounting.ranks import Degrees
     from tests.support.accounting.run import Run
 
+PAIRING = {"adaptive_pipe", "dualpipev", "dualpipe"}
+
 
 @dataclass
 class Operator:
@@ -75,6 +77,7 @@ class Account:
     kept: dict[str, float] = field(default_factory=dict)  # bytes for the backward pass, at the peak imbalance
     among: dict[str, float] = field(default_factory=dict)  # the same in the mean over the layers of a stage
     forward_messages: dict[str, float] = field(default_factory=dict)
+    replayed_messages: dict[str, float] = field(default_factory=dict)  # that a recomputation alone brings
     messages: list[Message] = field(default_factory=list)
     dispatch: float = 0.0
     combine: float = 0.0
@@ -102,11 +105,7 @@ class Account:
     @property
     def replays_in_waits(self) -> bool:
         """Whether a backward pass recomputes while it waits for an exchange; pairs of passes have no waits left."""
-        return "selective_recompute" in self.run.on and self.d.schedule not in {
-            "adaptive_pipe",
-            "dualpipev",
-            "dualpipe",
-        }
+        return "selective_recompute" in self.run.on and self.d.schedule not in PAIRING
 
     @property
     def hot(self) -> float:
@@ -371,6 +370,9 @@ def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
         add_mixture(a)
         if shared_width(a.run):
             _tensor_region(a, "mlp", "shared_up_proj", "shared_down_proj")
+            if "regathers_shared" in a.run.on and a.d.schedule in PAIRING and a.d.sequence_parallel:
+                once = a.machine.all_gather(2 * a.tokens * a.run.hidden_size, a.groups["tp"])
+                a.message("shared_input_gather", "tp", once, 1 if a.d.tp > 1 else 0, 0)
     else:
         add_mlp(a, "mlp", a.run.intermediate_size)
         _tensor_region(a, "mlp", "mlp_up_proj", "mlp_down_proj")
@@ -473,29 +475,47 @@ def _latent(a: Account, heads: float) -> None:
     # Before their norms, in its precision; after them, with the rotary key, as the projections up read them.
     rows = tokens if keeps_gathered(r) else local
     read = 0 if r.lora_rank else rows * (q_rank + kv_rank + rope) * 2  # frozen, they read nothing again
-    a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + read)
-    tables(a, rope)
+    a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes)
+    a.keep("latents_normed", read)
+    tables(a, rope, "latent_tables")
     a.keep("latent_q", 2 * tokens * heads * (nope + rope))
     a.keep("latent_kv", 2 * tokens * heads * (nope + rope + kept_value))
-    _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))
+    _latent_messages(a, {"q": q_rank, "kv": kv_rank}, rope)
     # Down projections and the norms of the latents are whole on every rank.
     a.dense_params += h * (q_rank + kv_rank + rope) + q_rank + kv_rank
     a.dense_params += (q_rank or h) * heads * (nope + rope) + kv_rank * heads * (nope + value)
 
 
-def _latent_messages(a: Account, size: float) -> None:
-    """Latents of a rank's own tokens go to the whole group; without sequence parallelism only their gradient does."""
-    tp, up = a.groups["tp"], a.operators["q_up_proj"]
-    gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
+def _latent_messages(a: Account, ranks: dict[str, int], rope: int) -> None:
+    """Each latent of a rank's own tokens goes to the whole group, as does the rotary key, which no weight multiplies.
+
+    Without sequence parallelism only the latents' gradients do. Where every product of a recomputed projection gathers
+    although its input was gathered beside: of a latent three times ahead, three in the replay and two back are six more
+    than the two of a projection that is kept, one of which is the replay's own.
+    """
+    tp, wasted = a.groups["tp"], "regathers_latents" in a.run.on
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
-    m, n, k = a.shapes["q_up_proj"]
-    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, up.busy[0], (m, n, k), (m * n,)))
-    again = 0 if a.run.lora_rank or "torch_fsdp2" in a.run.on else sp
-    a.message("latent_regather", "tp", gather, 0, again, hide_backward=behind(a, up.busy[1]))
-    scattered, reduced = returned(a, "q_up_proj")
-    a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=scattered)
-    a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=reduced)
+    for name, rank in ranks.items():
+        if not rank:
+            continue
+        product, size = f"{name}_up_proj", 2 * a.tokens * rank
+        up, (m, n, k) = a.operators[product], a.shapes[product]
+        gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
+        ahead = chunked(a, up.busy[0], (m, n, k), (m * n,))
+        a.message(f"latent_{name}_gather", "tp", gather, sp, 0, hide_forward=ahead)
+        again = 0 if a.run.lora_rank or "torch_fsdp2" in a.run.on else sp
+        a.message(f"latent_{name}_regather", "tp", gather, 0, again, hide_backward=behind(a, up.busy[1]))
+        scattered, reduced = returned(a, product)
+        a.message(f"latent_{name}_gradient_scatter", "tp", gather, 0, sp, hide_backward=scattered)
+        a.message(f"latent_{name}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=reduced)
+        if wasted:
+            a.replayed_messages[f"split_{name}"] = sp * (3 + 3 + 2 - 2 - 1 + 1) * gather
+    key = a.machine.all_gather(2 * a.tokens * rope, tp)
+    a.message("latent_key_gather", "tp", key, sp, 0)
+    a.message("latent_key_scatter", "tp", key, 0, sp)
+    if wasted:
+        a.replayed_messages["split_key"] = sp * key
 
 
 def _core(a: Account, heads: float, window: int | None) -> None:

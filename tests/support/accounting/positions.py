@@ -33,7 +33,7 @@ def one_product(r: Run) -> bool:
     return not r.on & {"torch_fsdp2", "graph_mode"}
 
 
-def tables(a: Account, width: float) -> None:
+def tables(a: Account, width: float, name: str = "rotary_tables") -> None:
     """Cosine and sine of each position, for queries and for keys: of every layer but where a kernel keeps angles."""
     if one_product(a.run) and (a.run.copies_heads or "unfused_rotary" in a.run.on):
-        a.keep("rotary_tables", 2 * 2 * 2 * a.run.seq / a.d.cp * width)
+        a.keep(name, 2 * 2 * 2 * a.run.seq / a.d.cp * width)

@@ -197,7 +197,8 @@ def _again_s(a: Account, name: str) -> float:
     # Every module that this layer could recompute gets its share of the wait, whether it is recomputed or not.
     rivals = sum(_work(a, other, ops) for other, (_, ops, _) in RECOMPUTE.items() if _freed(a, other) > 0)
     hidden = min(work, wait * work / rivals) if rivals else 0.0
-    return work - hidden + sum(a.forward_messages.get(m, 0.0) for m in messages)
+    again = a.forward_messages | a.replayed_messages
+    return work - hidden + sum(again.get(m, 0.0) for m in messages)
 
 
 def _own(a: Account) -> dict[str, layers.Operator]:

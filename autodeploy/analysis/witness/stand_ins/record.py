@@ -70,8 +70,6 @@ class Recorder:
             self.held[key] = tensor.detach()
             if not self.micro:
                 self.first.add(key)
-            if self.step == 0 and not self.micro:
-                self.tensors.append([self.chunk, storage.nbytes(), str(tensor.dtype), list(tensor.shape)])
 
     def begin(self, phase: str, chunk: int | None, micro: int | None) -> None:
         """A pass begins."""
@@ -79,7 +77,7 @@ class Recorder:
 
     def end(self, kind: str) -> None:
         """A pass ends: what it keeps is weighed, and all that still lives."""
-        fresh = frozenset(self.held)
+        fresh = {key: [str(tensor.dtype), list(tensor.shape)] for key, tensor in self.held.items()}
         self.held.clear()  # from here on autograd alone holds them
         kept = total = 0
         for key, reference in list(self.living.items()):
@@ -89,7 +87,10 @@ class Recorder:
                 continue
             size = torch.UntypedStorage._new_with_weak_ptr(reference.cdata).nbytes()
             total += size
-            kept += size if key in fresh else 0
+            if key in fresh:
+                kept += size
+                if size and self.step == 0 and not self.micro:
+                    self.tensors.append([self.chunk, size, *fresh[key]])
         here = {"step": self.step, "kind": kind, "chunk": self.chunk, "micro": self.micro}
         self.passes.append({**here, "kept_bytes": kept, "live_bytes": total})
         self.begin(BETWEEN, None, None)
