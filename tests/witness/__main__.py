@@ -22,6 +22,7 @@ from autodeploy.formats.registry import export
 from autodeploy.search import planner
 from autodeploy.specs.planset import plan_set_of_one
 from autodeploy.specs.reading import read_spec_document
+from hardware_profiles import load_profile
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
 from tests.witness.records import Record, Stage, compared, records
@@ -41,7 +42,9 @@ def script_of(document: dict[str, Any]) -> str:
 def _shortened(document: dict[str, Any]) -> dict[str, Any]:
     """The spec with a batch that fills the pipeline: what passes keep grows no more after that."""
     strategy, training = document["strategy"], document["training"]
-    replicas = document["cluster"]["num_npus"] // (strategy["tp"] * strategy["pp"] * strategy.get("cp", 1))
+    cluster = document["cluster"]
+    ranks = cluster["num_npus"] * load_profile(cluster["profile"]).devices_per_npu
+    replicas = ranks // (strategy["tp"] * strategy["pp"] * strategy.get("cp", 1))
     rounds = 2 if strategy.get("vpp", 1) > 1 else 1
     batch = min(training["global_batch_size"], rounds * strategy["pp"] * replicas)
     return {**document, "training": {**training, "global_batch_size": batch}}
