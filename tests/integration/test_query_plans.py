@@ -102,9 +102,9 @@ def test_lists_walk_an_index_or_gather_from_one(filled: Database, where: SearchF
 
 
 def test_what_is_rare_is_gathered_from_the_index_that_lists_have(filled: Database, monkeypatch) -> None:
-    monkeypatch.setattr(search_list, "MAX_RARE", -1)
+    monkeypatch.setattr(search_list, "MAX_RARE", 0)
     with filled.read() as session, plans_of(session) as plans:
-        page(session, (SearchRow.id,), SearchFilter(team="red", model="model 9"), "-best_mfu", limit=5, after=None)
+        page(session, (SearchRow.id,), SearchFilter(team="red", model="model 2"), "-best_mfu", limit=5, after=None)
     assert "ix_searches_listed" in indexed(plans)
 
 

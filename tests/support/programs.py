@@ -29,7 +29,7 @@ class Program:
     ----------
     module : run as a program.
     forked : from a process that has imported everything, to call `run` of the module; else it is a new interpreter.
-    source : the tree whose program it is.
+    source : the tree whose program it is, run by the interpreter of its `.venv` if it has one of its own.
     """
 
     def __init__(
@@ -60,7 +60,9 @@ class Program:
         if self._forked:
             self._process = ForkedProgram(self._module, self._arguments, self._environment, self.log_path)
             return
-        command = [sys.executable, "-m", self._module, *self._arguments]
+        own = self._source / ".venv" / "bin" / "python"
+        interpreter = sys.executable if self._source == ROOT or not own.exists() else str(own)
+        command = [interpreter, "-m", self._module, *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=self._environment, cwd=self._source, stdout=log, stderr=log, start_new_session=True

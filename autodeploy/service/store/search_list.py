@@ -16,7 +16,7 @@ from sqlalchemy import and_, func, literal, literal_column, or_, select, tuple_
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.store.base import first_id_at
-from autodeploy.service.store.searches import status_is
+from autodeploy.service.store.searches import indexed_status
 from autodeploy.service.store.tables import STATUSES, SearchRow, TagRow
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ SORTS: dict[str, InstrumentedAttribute[Any]] = {
 WALKED_NEWEST, WALKED_FIGURES = 8000, 2000
 # So many searches of a tag are looked up one by one.
 MAX_TAGGED_LOOKUPS = 4000
-# A word that so many have is rare: they are looked up, too.
+# A word that so many have, or none, is rare: they are looked up, too.
 MAX_RARE = 500
 # So many words are listed one by one, in the order of words.
 MAX_WORDS = 10
+# Rows of so many words more are sorted together where the first may have none.
+SORTED_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +185,20 @@ def _first(session: Session, where: SearchFilter, order: _Order, limit: int) -> 
 def _of_rare(session: Session, where: SearchFilter, order: _Order, limit: int) -> list[str] | None:
     """The page from the rows of a rare word; None where all words are common."""
     words = _words(session, where)
-    if not any(_is_few(session, select(SearchRow.id).where(each), MAX_RARE) for each in words):
+    if not any(_is_rare(session, word, value) for word, value in words):
         return None
     tags = [] if where.tag is None else [_is_tagged(where.tag)]
-    return _gathered(session, [*_filters(where, unindexed=True), *words, *tags], order, limit)
+    conditions = [word == value for word, value in words]
+    return _gathered(session, [*_filters(where, unindexed=True), *conditions, *tags], order, limit)
+
+
+def _is_rare(session: Session, word: ColumnElement[Any], value: str) -> bool:
+    """True if at most `MAX_RARE` searches have it: if the one after these, in its index's order, has another.
+
+    Asked for as an order, so that PostgreSQL walks that index and not a wider one that it expects them to be spread in.
+    """
+    last = select(word).where(word >= value).order_by(word).offset(MAX_RARE).limit(1)
+    return session.scalar(last) != value
 
 
 def _first_words(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
@@ -205,11 +217,27 @@ def _first_words(session: Session, where: SearchFilter, order: _Order, limit: in
         # Asked first: of a rare word the beginning of the order has nothing.
         rare = _of_rare(session, of_word, by_id, rest)
         more, complete = _first(session, of_word, by_id, rest) if rare is None else (rare, True)
+        if not complete and wanted is None and not (where.team or where.profile or where.author):
+            return _first_sorted(session, where, order, limit, word)
         found += more
         if not complete or wanted is not None or len(found) == limit:
             return found, complete
         word, after = _next_word(session, order, word), None
     return found, False
+
+
+def _first_sorted(
+    session: Session, where: SearchFilter, order: _Order, limit: int, word: str
+) -> tuple[list[str], bool]:
+    """The page from the rows up to that word and a few more, sorted: sorting all takes longer than finding them."""
+    for _ in range(0 if where.status is None else SORTED_WORDS):
+        word = _next_word(session, order, word) or word
+    conditions = [*_filters(where), order.until((order.column,), (word,))]
+    if where.tag is not None:  # looked up for the first of them alone
+        first = _sorted(conditions, order, MAX_TAGGED_LOOKUPS)
+        conditions = [SearchRow.id.in_(first), _is_tagged(where.tag)]
+    found = _gathered(session, conditions, order, limit)
+    return found, len(found) == limit
 
 
 def _next_word(session: Session, order: _Order, word: str | None) -> str | None:
@@ -246,11 +274,11 @@ def _filters(where: SearchFilter, *, unindexed: bool = False) -> list[ColumnElem
     return conditions
 
 
-def _words(session: Session, where: SearchFilter) -> list[ColumnElement[bool]]:
-    """The conditions of filters that have an index of their own, as it has them."""
+def _words(session: Session, where: SearchFilter) -> list[tuple[ColumnElement[Any], str]]:
+    """Filtered columns with an index of their own, as it has them, and the values asked for."""
     equal = {SearchRow.profile: where.profile, SearchRow.author: where.author, SearchRow.model_name: where.model}
-    conditions = [_word(column) == value for column, value in equal.items() if value is not None]
-    return conditions if where.status is None else [*conditions, status_is(session, where.status)]
+    words = [(_word(column), value) for column, value in equal.items() if value is not None]
+    return words if where.status is None else [*words, (indexed_status(session), where.status)]
 
 
 def _word(column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
@@ -343,6 +371,10 @@ def _stretch(
 
 def _gathered(session: Session, conditions: list[ColumnElement[bool]], order: _Order, limit: int) -> list[str]:
     """The page of all rows with these conditions, sorted."""
+    return list(session.scalars(_sorted(conditions, order, limit)))
+
+
+def _sorted(conditions: list[ColumnElement[bool]], order: _Order, limit: int) -> Select[Any]:
     if order.after is not None:
         conditions = [*conditions, _behind(order)]
     # Changed, the column is no longer that of an index: none is walked to the end.
@@ -350,8 +382,7 @@ def _gathered(session: Session, conditions: list[ColumnElement[bool]], order: _O
     ordered = order.directed(first, *(order.ties if not order.by_id else ()))
     if order.has_gaps:
         ordered = [order.column.is_(None).asc(), *ordered]
-    query = select(SearchRow.id).where(*conditions).order_by(*ordered).limit(limit)
-    return list(session.scalars(query))
+    return select(SearchRow.id).where(*conditions).order_by(*ordered).limit(limit)
 
 
 def _behind(order: _Order) -> ColumnElement[bool]:

@@ -155,7 +155,7 @@ class Searches:
     def count_by_status(self) -> dict[str, int]:
         """Number of searches of each status: one look into the index for each."""
         looks = [
-            select(literal(each), func.count()).select_from(SearchRow).where(status_is(self.session, each))
+            select(literal(each), func.count()).select_from(SearchRow).where(indexed_status(self.session) == each)
             for each in STATUSES
         ]
         return {status: count for status, count in self.session.execute(union_all(*looks)) if count}
@@ -245,10 +245,10 @@ def oldest_queued(*columns: Any) -> Select[Any]:
     return select(*columns).where(QUEUED).order_by(SearchRow.id)
 
 
-def status_is(session: Session, status: str) -> ColumnElement[bool]:
-    """The condition of one status, as the database has an index of it."""
+def indexed_status(session: Session) -> ColumnElement[str]:
+    """The status, as the database has an index of it."""
     is_sqlite = session.get_bind().dialect.name == "sqlite"
-    return (SearchRow.status + literal_column("''") if is_sqlite else SearchRow.status) == status
+    return SearchRow.status + literal_column("''") if is_sqlite else SearchRow.status.expression
 
 
 def _reusable(what: Any, spec_hash: str, profile_hash: str, engine_version: str, team: str | None) -> Select[Any]:
