@@ -211,7 +211,7 @@ def one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accuracy(cut: Cut) -> None:
     one_launch(cut.monkeypatch)
-    cut.main(records(3), cut.folder, cut.folder, published=False)
+    cut.main(records(6), cut.folder, cut.folder, published=False)
     assert {path.suffix for path in cut.folder.rglob("*") if path.is_file()} == {".md", ".svg", ".json"}
 
 
@@ -333,7 +333,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.accuracy": accuracy,
     "docs.published_effects": published_effects,
     "docs.published_signs": published_signs,
-    "docs.backtest": lambda cut: cut.main(records(3), cut.folder / "page.md"),
+    "docs.backtest": lambda cut: cut.main(records(6), cut.folder / "page.md"),
     "docs.generation_accuracy": lambda cut: cut.main(generation_records(), cut.folder / "page.md", cut.folder),
     "docs.rl_accuracy": lambda cut: cut.main(rl_records(), cut.folder / "page.md"),
     "docs.scoreboard": scoreboard,

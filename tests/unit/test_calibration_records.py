@@ -112,7 +112,7 @@ def test_bands_of_mindspeed_releases_follow_their_date(date: str | None, band: s
         ("2024-08-29 (commit 431f3aa0)", {"unfused_gradient_accumulation"}),
         ("2024-10-31", {"unfused_gradient_accumulation"}),
         ("2024-11-18", set()),
-        (None, set()),
+        (None, {"regathers_latents", "regathers_shared"}),
     ],
 )
 def test_what_scripts_of_mindspeed_releases_left_unfused(date: str | None, unfused: set[str]) -> None:

@@ -308,9 +308,11 @@ def test_what_the_spec_or_the_change_fixes_is_so_in_the_answer(
 
 
 def test_optimizer_memory_that_is_switched_off_takes_memory() -> None:
-    best = stored("interleaved")
-    on = next(each for each in best.plans if each.strategy.reuse_fp32_param)
-    off = complete(spec_of("interleaved"), read_strategy({"reuse_fp32_param": False}, on.strategy), best=best)
+    best, spec = stored("interleaved"), spec_of("interleaved")
+    on, off = (
+        complete(spec, read_strategy({"reuse_fp32_param": reused}, best.plans[0].strategy), best=best)
+        for reused in (True, False)
+    )
     assert off.peak_memory_gib > on.peak_memory_gib + 0.5
 
 

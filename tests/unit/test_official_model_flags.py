@@ -41,7 +41,7 @@ NOT_OF_THE_MODEL = (
     ),
 )
 # Said in other words or not at all: what comes back from an official script is the same model.
-SAID_OTHERWISE = frozenset({"--n-shared-experts", "--no-rope-fusion", "--ffn-hidden-size"})
+SAID_OTHERWISE = frozenset({"--n-shared-experts", "--no-rope-fusion", "--ffn-hidden-size", "--moe-router-dtype"})
 ONE_GROUP = frozenset({"--moe-router-num-groups", "--moe-router-group-topk"})
 
 
@@ -106,6 +106,7 @@ def test_an_official_script_comes_back_with_its_recipe(preset: str) -> None:
     run += "" if {"--vocab-size", "--padded-vocab-size"} & theirs.keys() else f" --vocab-size {model.vocab_size}"
     imported = import_document(f"torchrun --nproc_per_node 8 pretrain_gpt.py {run} {' '.join(words)}\n", "run.sh")
     ours = exported(ModelSpec.model_validate(imported.document["model"]))
+    assert ("--router-gating-in-fp32" in ours) == ("--moe-router-dtype" in theirs)
     for name, value in theirs.items():
         implied = name == "--kv-channels" and value * model.num_attention_heads == model.hidden_size
         if implied or name in SAID_OTHERWISE or (name in ONE_GROUP and value == 1):

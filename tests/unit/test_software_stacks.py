@@ -253,7 +253,11 @@ def test_a_record_may_name_its_stack() -> None:
         {**document, "software": {"stack": "megatron-lm", "overrides": {"formats.moments": "bf16"}}}
     )
     assert release_of(named).stack.name == "megatron-lm"
-    assert release_of(named).memory == {"precision_aware_optimizer", "weighted_experts"}
+    assert release_of(named).memory == {
+        "parameter_buffers",
+        "precision_aware_optimizer",
+        "weighted_experts",
+    }
 
 
 @pytest.mark.parametrize(("precision", "bytes_a_parameter"), [("bf16", 18.0), ("fp16", 20.0)])
