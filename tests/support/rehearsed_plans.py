@@ -39,7 +39,9 @@ PLANS: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
     ),
     "MLA A3": (
         *("deepseek-v3", A3, 256, 3840),
-        {"tp": 2, "pp": 8, "vpp": 2, "ep": 32, "etp": 1, "schedule": "dualpipev", "features": (*EXPERTS, "dualpipev")}
+        {"tp": 2, "pp": 8, "vpp": 2, "ep": 32, "etp": 1, "schedule": "dualpipev"}
+        # As a search lists them, with facts of the stack beside what flags switch.
+        | {"features": (*EXPERTS, "dualpipev", "regathers_latents", "regathers_shared")}
         | {"layers_per_stage": [[4, 1], *[[4, 4]] * 7], "recompute": ZERO_MEMORY, "swap": ["unpermute"]},
     ),
 }

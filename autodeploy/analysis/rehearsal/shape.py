@@ -288,7 +288,9 @@ def _on_one_stage(strategy: Strategy, launchable: frozenset[str] | None) -> Stra
         update={
             "schedule": kinds.plain(1).name,
             "vpp": 1,
-            "features": tuple(name for name in strategy.features if FEATURES[name].axis != "schedule"),
+            "features": tuple(
+                name for name in strategy.features if name not in FEATURES or FEATURES[name].axis != "schedule"
+            ),
             "recompute": recompute.model_copy(update=changed),
             "swap": tuple(kept(strategy.swap, "swap_")),
             "swap_per_stage": counts(strategy.swap_per_stage, "swap_"),
