@@ -86,7 +86,7 @@ def _parts(launch: CommissioningLaunch, lang: Language) -> Table:
         [said(lang, f"profiler_{part.name}"), f"{part.seconds:.3g} s", f"{part.low_s:.3g}-{part.high_s:.3g} s"]
         for part in launch.parts
     ]
-    return Table([said(lang, "part"), said(lang, "step"), said(lang, "interval")], rows, {1, 2})
+    return Table([said(lang, "part"), said(lang, "predicted"), said(lang, "interval")], rows, {1, 2})
 
 
 def _causes(doubts: Iterable[Doubt], lang: Language) -> str:
