@@ -204,7 +204,8 @@ def gemm_s(
 
     Parameters
     ----------
-    groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
+    groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them, and
+        still holds the whole fixed cost: g of them take g (time - cube_op_s) + cube_op_s.
     result_bytes : moved for an element of the result: ADDED_BYTES, or by default one of the run's format.
     """
     matrix_s = 2.0 * m * n * k / (rates.peak_flops * _efficiency(m, n, k, rates, groups))

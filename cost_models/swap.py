@@ -25,7 +25,7 @@ def transfer_s(transfer_bytes: Floats | float, link_bytes_per_s: Floats | float)
 
 
 def exposed_swap_s(swap_bytes: Floats | float, link_bytes_per_s: Floats | float, window_s: Floats | float) -> Floats:
-    """Seconds of a swap to the host that its swap window, the computation beside it, does not hide.
+    """Seconds of a swap in one direction that its swap window, the computation beside it, does not hide.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def exposed_swap_s(swap_bytes: Floats | float, link_bytes_per_s: Floats | float,
 
     Notes
     -----
-    exposed = max(0, bytes / bandwidth - window), once out and once in: a tensor leaves beside its own forward pass and
-    comes back beside its own backward pass, because its memory counts as free between the two.
+    exposed = max(0, bytes / bandwidth - window), one way. Activations pay out and in: a tensor leaves beside its
+    own forward pass and comes back beside its own backward pass, because its memory counts as free between the two.
 
     References
     ----------

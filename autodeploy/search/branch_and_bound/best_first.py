@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from autodeploy.search.choices.effort import Budget
 
 OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
-"""Shares of the work on plans: looks by estimate before any bound is raised, looks by the bounds of stages, more by
-estimate, quick plans of the best of these, and looks by the bounds of paths. What is left goes to quick plans of the
-best looks, and to more looks by estimate."""
+"""Shares of the work on plans (`Budget.quick`), spent in the order OPENING, FIRST, BOUNDS, ESTIMATES, FIRST, PATHS:
+looks by estimate before any bound is raised, quick plans of the best of these, looks in the order of the bounds of
+stages, looks by estimate, quick plans again, and plans while bounds are raised by paths. The rest, 0.15, goes to looks
+by estimate and to plans of the best."""
 
 LARGE_SPACE = 8_192
 """Candidates that may beat the first plans: with more of them no bound is raised beyond the accepted gap."""
@@ -31,7 +32,7 @@ LARGE_SPACE = 8_192
 def best_first(
     request: SearchRequest, *, prune: bool = True, parallel: bool = False, keep: int | None = None
 ) -> SearchState:
-    """Solve candidates in the order of their estimate after recomputation, refine the best, and prove what is left.
+    """Look at candidates by estimate and by bound, plan and refine the best, and prove what is left.
 
     Parameters
     ----------
@@ -41,10 +42,18 @@ def best_first(
 
     Notes
     -----
+    The space is a list, not a tree, in groups of candidates that share an outer tuple (`outer_tuples`); the frontier
+    holds the best plan of each tuple. A look finds a candidate's fastest template, a quick plan searches around it, and
+    the best are solved again in full.
+
     Bounds come in three strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
-    once, and `path_bound_s` for one outer tuple at a time, the least first. The search ends when the
-    bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
-    the least bound against each plan.
+    once, and `path_bound_s` for one outer tuple at a time, the least first; a tuple that no bound raises any more has
+    its candidates solved in full. Plans and proofs have budgets of their own, `Budget.quick` and `Budget.paths`: once
+    plans have spent their share, or half of `paths` is spent, bounds alone go on, until the gap is `proof_gap`,
+    they stall or `paths` is spent.
+
+    Bounds are raised up to the best plan less `gap`; less `proof_gap`, where that is larger, in a space beyond
+    LARGE_SPACE. The gap of the result is the least bound against each plan.
     """
     local, remote = (CandidateSolver(request, together=True) for _ in range(2))
     with WorkerProcess(remote, parallel=parallel, should_cancel=request.should_cancel) as worker:
@@ -97,17 +106,17 @@ def _searched(bounding: CandidateBounds, request: SearchRequest, *, prune: bool)
         plans.by_bound(bounds)
         plans.by_estimate(estimates)
         plans.in_full(second)
-        for look in bounding.by_paths(target_bound_s, lambda: plans.left(budget.quick - paths), budget):
-            for solved in look.solved:
+        for opened in bounding.by_paths(target_bound_s, lambda: plans.left(budget.quick - paths), budget):
+            for solved in opened.solved:
                 plans.enter(solved)
                 refined.add(solved.index)
-            if look.bounds_only:
+            if opened.bounds_only:
                 solve_incumbents_exactly()
-            elif look.promising:
-                number, *soon = (int(bounding.outer[rows[0]]) for rows in (look.rows, *look.prefetch))
+            elif opened.promising:
+                number, *soon = (int(bounding.outer[rows[0]]) for rows in (opened.rows, *opened.prefetch))
                 plans.of_tuple(number, soon)
-            report(int(look.rows[0]))
-            if look.bounds_only and frontier.gap <= budget.proof_gap:
+            report(int(opened.rows[0]))
+            if opened.bounds_only and frontier.gap <= budget.proof_gap:
                 break
     plans.by_estimate(budget.quick)
     solve_incumbents_exactly()
