@@ -114,7 +114,8 @@ OUTER_AXES: Final = (
 def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
     """A number for each distinct outer strategy [n].
 
-    All axes but how optimizer states are kept, and which of the two pairwise dispatchers a framework runs.
+    All axes but how optimizer states are kept, how sharded parameters are gathered and over how many ranks replicated,
+    and which of the two pairwise dispatchers a framework runs; what follows from other axes is left out too.
     """
     dispatcher = np.where(candidates.moe_dispatcher == SEQUENTIAL, FLAT, candidates.moe_dispatcher)
     return distinct((*(getattr(candidates, axis) for axis in OUTER_AXES), dispatcher))[1]
