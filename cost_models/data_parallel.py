@@ -63,8 +63,8 @@ def synchronisation(
 
     Parameters
     ----------
-    operations : collectives that the reduction is cut into, and as many for the gathering; a share of one where a
-        bucket holds more than these parameters [count]. Each pays its latency and fixed_s.
+    operations : collectives that the reduction is cut into, and as many for the gathering, each with its latency; a
+        share of one where a bucket holds more than these parameters [count]. fixed_s : of each collective.
     rate : that of the group, where it is known already.
     whole_gradients : ranks that own whole matrices need whole gradients: these are all-reduced before weights are
         gathered. Source: MindSpeed @028de58c core/optimizer/muon/layer_wise_optimizer.py.
