@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
@@ -77,6 +77,18 @@ RecomputeModule = Literal[
     "shared_experts",
 ]
 SwapModule = Literal["attention", "core_attn_out", "unpermute", "layer_input", "moe", "activation"]
+WHOLE_LAYER = "full"
+
+
+def counted(names: Collection[str], value: Any) -> Any:
+    """A memory choice among `names`, of all layers or of one class of them; see `ChoiceKey`."""
+    if isinstance(value, str) and ChoiceKey.of(value).name in names:
+        return value
+    raise PydanticKnownError("literal_error", {"expected": either([repr(name) for name in names])})
+
+
+RecomputedLayers = Annotated[str, BeforeValidator(partial(counted, (*get_args(RecomputeModule), WHOLE_LAYER)))]
+SwappedLayers = Annotated[str, BeforeValidator(partial(counted, get_args(SwapModule)))]
 
 Degree = Annotated[int, Field(ge=1, le=131_072)]
 Layers = Annotated[int, Field(ge=0, le=4096)]
@@ -99,7 +111,7 @@ class Recompute(Document):
     num_layers: Layers | None = None
     num_layers_per_stage: tuple[Layers, ...] | None = None
     modules: tuple[RecomputeModule, ...] = ()
-    per_stage: tuple[dict[str, Layers], ...] | None = None
+    per_stage: tuple[dict[RecomputedLayers, Layers], ...] | None = None
 
 
 class Strategy(Document):
@@ -126,7 +138,7 @@ class Strategy(Document):
     moe_dispatcher: Dispatcher | None = None
     recompute: Recompute = Recompute()
     swap: tuple[SwapModule, ...] = ()
-    swap_per_stage: tuple[dict[str, Layers], ...] | None = None
+    swap_per_stage: tuple[dict[SwappedLayers, Layers], ...] | None = None
     swap_optimizer: bool = False
     optimizer_offload_fraction: Annotated[
         float | None,

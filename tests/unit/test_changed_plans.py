@@ -362,3 +362,14 @@ def test_of_a_launch_only_that_follows_which_its_author_could_not_choose(
     changed = of_launch(launched, launched.model_copy(update=axis))
     assert {name: getattr(changed, name) for name in follows} == follows
     assert Strategy.model_validate(changed.model_dump()).model_dump() == changed.model_dump()
+
+
+@pytest.mark.parametrize(
+    "counts", [{"swap_per_stage": [{"nonsense": 1}]}, {"recompute": {"per_stage": [{"moe@": 1, "": 1}]}}]
+)
+def test_layers_counted_for_an_unknown_memory_choice_are_refused_by_every_door(counts: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as refused:
+        read_strategy({"tp": 1, "pp": 1, **counts})
+    assert refused.value.errors[0].path.startswith(
+        ("/strategy/swap_per_stage", "/strategy/recompute/per_stage", "/swap", "/recompute")
+    )

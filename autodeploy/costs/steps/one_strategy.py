@@ -17,7 +17,7 @@ from autodeploy.costs.layers.unit_costs import at_rows, resolved, unit_costs
 from autodeploy.costs.stages.step_classes import Priced, step_classes
 from autodeploy.costs.steps.estimate import Layout, estimate_layout, template_layers
 from autodeploy.costs.steps.scenarios import estimate_and_slopes
-from autodeploy.costs.workload.memory_choices import CHOICES, compete
+from autodeploy.costs.workload.memory_choices import compete
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, Candidates, concatenate
@@ -284,12 +284,6 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
         limit = np.minimum(stage_layers, recompute.num_layers)
     if recompute.per_stage is not None:
         for name in sorted({name for stage in recompute.per_stage for name in stage}):
-            if ChoiceKey.of(name).name not in CHOICES:
-                raise SpecError(
-                    Message("field_fault.is_invalid", value=repr(name)),
-                    path="/strategy/recompute/per_stage",
-                    hint=", ".join(CHOICES),
-                )
             counts = np.asarray([stage.get(name, 0) for stage in recompute.per_stage], dtype=np.int64)
             applied[ChoiceKey.of(name)] = np.minimum(counts, stage_layers)
     elif recompute.granularity == "full":
@@ -299,11 +293,6 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
     if strategy.swap_per_stage is not None:
         for name in sorted({name for stage in strategy.swap_per_stage for name in stage}):
             module = ChoiceKey.of(name)
-            if module.name not in SWAPPED:
-                raise UnsupportedError(
-                    Message("common.is_not_modelled_yet", what=f"swap {module.name!r}"),
-                    path="/strategy/swap_per_stage",
-                )
             counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
             applied[module._replace(name=SWAPPED[module.name].name)] = np.minimum(counts, stage_layers)
     for name in () if strategy.swap_per_stage is not None else strategy.swap:
