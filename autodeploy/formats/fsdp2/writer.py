@@ -113,7 +113,7 @@ def _recomputed(launch: Launch) -> list[str]:
     strategy, model = launch.plan.strategy, launch.spec.model
     layers = model.num_hidden_layers
     counts = recomputed_layers(strategy, 1, layers)
-    for name in counts.keys() - {"full"}:
+    for name in sorted(counts.keys() - {"full"}):
         launch.arguments.note(
             Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindSpeed-LLM FSDP2")
         )

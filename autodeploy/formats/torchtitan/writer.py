@@ -139,7 +139,7 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
                 Message("exporters.recomputed_layers_differ", count=some, layers=layers, others=layers)
             )
         return {"mode": "selective", "selective_ac_option": "op"}
-    for name in counts.keys() - {"full"}:
+    for name in sorted(counts.keys() - {"full"}):
         launch.arguments.note(
             Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="torchtitan-npu")
         )
