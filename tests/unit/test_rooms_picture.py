@@ -136,3 +136,20 @@ def test_the_page_of_the_architecture_shows_it_and_says_each_room():
     table = text.partition("## Packages")[2].partition("\n## ")[0]
     missing = {name for name in rooms_picture.rooms() if not re.search(rf"`(?:autodeploy/)?{name}/`", table)}
     assert missing == set()
+
+
+def modules_named(text: str) -> set[tuple[str, str]]:
+    """Paths with a slash in the ways of the page, each with the name inside the file that follows its dot."""
+    ways = text.partition("\n## A spec, from")[2].partition("\n## Invariants")[0]
+    code = re.findall(r"```text\n(.*?)```", ways, re.DOTALL) + re.findall(r"`([^`\n]+)`", ways)
+    return {found for each in code for found in re.findall(r"\b([a-z_]+(?:/[a-z_]+)+)(?:\.(?!py|yaml)(\w+))?", each)}
+
+
+def test_every_module_of_the_ways_is_there_with_its_function():
+    named = modules_named((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert ("api/routes/searches", "create_search") in named
+    paths = [path for package in rooms_picture.PACKAGES for path in (ROOT / package).rglob("*")]
+    for module, function in named:
+        found = [path for path in paths if f"/{path.with_suffix('')}".endswith(f"/{module}")]
+        assert found, module
+        assert not function or any(f"def {function}(" in path.read_text(encoding="utf-8") for path in found), module
