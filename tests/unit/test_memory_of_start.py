@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.sweep.sweep import start_bytes
 from autodeploy.search import planner
 from autodeploy.specs.reading import read_spec_document
 from cost_models.hbm import GIB, MIB, building_bytes, warm_up_bytes
@@ -85,3 +89,15 @@ def test_the_start_is_told_where_it_is_the_peak_and_a_frozen_model_has_none() ->
         search={"target": "mindspeed-llm"},
     )
     assert planner.estimate(frozen).start_gib < planner.estimate(frozen).peak_memory_gib / 2
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_the_sweep_holds_the_start_of_the_fullest_stages_where_buffers_are_built(sharded: bool) -> None:
+    spec = document(FULL | {"moe_dispatcher": "alltoall"})
+    context = spec_context(spec, profile_of(spec.cluster), frozenset(), distributed_optimizer=sharded)
+    dense, expert = np.array([[1e9], [2e9], [3e9]]), np.array([[4e9], [1e9], [2e9]])
+    rest = np.zeros((3, 1))
+    runs: Any = SimpleNamespace(stages=(rest, rest, rest, dense, expert, rest, rest))
+    held = float(context.optimizer.weights), float(context.gradient_bytes)
+    built = building_bytes(dense, expert, held, 2).max()
+    assert start_bytes(runs, 2, context).tolist() == [built if sharded else 0.0]

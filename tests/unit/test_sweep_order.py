@@ -40,4 +40,4 @@ def test_the_longest_tail_and_the_most_bytes_may_be_of_different_stages() -> Non
     zero = np.zeros((3, 1))
     stages = (np.array([[1.0], [3.0], [2.0]]), zero, zero, zero + 1.0, zero, np.array([[9.0], [1.0], [1.0]]), zero)
     rates = tuple(np.array([rate]) for rate in (0.5, 0.0, 0.25, 0.0, 2.0, 0.0))
-    assert worst_stages(stages, rates, (0.0, 0.0, 1.0))[:, 0].tolist() == [3.75, 3.0, 0.5, 0.25, 0.0, 11.0, 2.0, 0.0]
+    assert worst_stages(stages, rates)[:, 0].tolist() == [3.75, 3.0, 0.5, 0.25, 0.0, 11.0, 2.0]

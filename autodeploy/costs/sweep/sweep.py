@@ -23,6 +23,7 @@ from autodeploy.kit.errors import SearchCancelled
 from autodeploy.space.tree import distinct, tree_of
 from cost_models.arrays import Bools, Floats, Ints
 from cost_models.compiled import compiled
+from cost_models.hbm import building_bytes
 from cost_models.schedule import FIRST, LAST, MIDDLE, group_size, schedules
 
 if TYPE_CHECKING:
@@ -40,18 +41,15 @@ OVERFLOWS: Final = 1e3
 
 
 @compiled
-def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...], held: tuple[float, float, float]) -> Floats:
-    """Of runs the class of stages with the longest tail, and the most bytes on any class of stages [8, n].
+def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...]) -> Floats:
+    """Of runs the class of stages with the longest tail, and the most bytes on any class of stages [7, n].
 
-    stages : as of `Runs`. rates : as of `ModeColumns`. held : bytes of a weight and of its gradient, and chunks, of
-        `building_bytes` at the start; 0 where nothing is built.
-    Found: the tail, and of it synchronising, updating, swapping and moving [s]; the bytes of both kinds, and before the
-    first step.
+    stages : as of `Runs`. rates : as of `ModeColumns`.
+    Found: the tail, and of it synchronising, updating, swapping and moving [s]; the bytes of both kinds.
     """
     synchronised, moving, updating, dense, expert, plain, lean = stages
     update_s, others_update_s, swap_s, others_swap_s, state_bytes, others_bytes = rates
-    weight, gradient, chunks = held
-    worst = np.zeros((8, len(update_s)))
+    worst = np.empty((7, len(update_s)))
     for row in range(len(update_s)):
         longest, slowest, most, most_lean = -np.inf, 0, 0.0, 0.0
         for stage in (FIRST, MIDDLE, LAST):
@@ -63,10 +61,7 @@ def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...], held: tu
             if total > longest:
                 longest, slowest = total, stage
                 worst[2, row], worst[3, row] = update, swap
-            again = max(weight * others, weight * some - gradient * others) / chunks
-            start = (weight + gradient) * (some + others) + again
             most, most_lean = max(most, plain[stage, row] + states), max(most_lean, lean[stage, row] + states)
-            worst[7, row] = max(worst[7, row], start)
         worst[0, row], worst[1, row], worst[4, row] = longest, synchronised[slowest, row], moving[slowest, row]
         worst[5, row], worst[6, row] = most, most_lean
     return worst
@@ -237,26 +232,38 @@ def _fill(
             for name, values in of_runs.items():
                 values[first : first + len(here)] = runs.parts[name]
             beside = block.communication_bytes + context.machine.runtime_bytes
+            at_start = start_bytes(runs, vpp, context)
             for number, mode in enumerate(block.modes):
                 into, kept = _places(tree, number, first, len(here))
                 if into.stop == into.start:
                     continue
-                columns_of_mode = _under(mode, runs, context, beside, vpp, folded=kind.folded)
+                columns_of_mode = _under(mode, runs, context, (beside, at_start), folded=kind.folded)
                 for name, column in columns.items():
                     values = np.asarray(columns_of_mode[name])
                     column[into] = values if kept is None or values.ndim == 0 else values[kept]
             first += len(here)
 
 
+def start_bytes(runs: Runs, chunks: int, context: Context) -> Floats:
+    """Most bytes of the allocator on any class of stages before the first step [n]; 0 where no buffers are built."""
+    _, _, _, dense, expert, _, _ = runs.stages
+    if not builds_buffers(context):
+        return np.zeros(dense.shape[1])
+    held = float(context.optimizer.weights), float(context.gradient_bytes)
+    return np.asarray(building_bytes(dense, expert, held, chunks).max(axis=0))
+
+
 def _under(
-    mode: ModeColumns, runs: Runs, context: Context, beside: Floats, chunks: int, *, folded: bool
+    mode: ModeColumns, runs: Runs, context: Context, of_any_mode: tuple[Floats, Floats], *, folded: bool
 ) -> dict[str, Floats | Bools]:
-    """Every column of a batch of runs under one mode; beside : bytes of a card that the allocator does not hold."""
+    """Every column of a batch of runs under one mode.
+
+    of_any_mode : bytes of a card that the allocator does not hold, and `start_bytes` [n].
+    """
+    beside, at_start = of_any_mode
     fragmentation = context.machine.fragmentation
     room = allocator_limit_bytes(context.limit_bytes, beside, fragmentation)
-    built = builds_buffers(context)
-    held = built * float(context.optimizer.weights), built * float(context.gradient_bytes), float(chunks)
-    tail, *tails, plain, lean, start = worst_stages(runs.stages, mode.rates, held)
+    tail, *tails, plain, lean = worst_stages(runs.stages, mode.rates)
     least = (mode.folded_bytes if folded else mode.total_bytes) + runs.workspace_bytes
     step = runs.makespan_s + tail
     return {
@@ -268,7 +275,7 @@ def _under(
         "after_recompute_s": after_recompute_s(
             step, (plain, lean, least), room, runs.saved_bytes, runs.recompute_s, context.framework.uniform_options
         ),
-        FITS: np.maximum(lean, start) <= room,
+        FITS: np.maximum(lean, at_start) <= room,
         **{
             name: runs.parts[name] + seconds if name in runs.parts else seconds
             for name, seconds in zip(TAIL_PARTS if runs.parts else (), tails, strict=False)
