@@ -82,9 +82,8 @@ WHOLE_LAYER = "full"
 
 def counted(names: Collection[str], value: Any) -> Any:
     """A memory choice among `names`, of all layers or of one class of them; see `ChoiceKey`."""
-    if isinstance(value, str) and ChoiceKey.of(value).name in names:
-        return value
-    raise PydanticKnownError("literal_error", {"expected": either([repr(name) for name in names])})
+    one_of(names, ChoiceKey.of(value).name if isinstance(value, str) else value)
+    return value
 
 
 RecomputedLayers = Annotated[str, BeforeValidator(partial(counted, (*get_args(RecomputeModule), WHOLE_LAYER)))]
