@@ -339,12 +339,12 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     """The launch, then its improvements as a table, then those that keep the layout where they are others."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.recommendation import rescaled_line
-    from autodeploy.reports.wording import command_text, report_text, seconds, wrap
+    from autodeploy.reports.wording import command_text, excess_words, seconds, wrap
 
     plan = report.plan
     lines = [command_text(lang, "as_it_is", step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
     if not plan.fits:
-        lines.append("  " + report_text(lang, "does_not_fit", excess=f"{plan.highest_gib - plan.memory_limit_gib:.1f}"))
+        lines.append("  " + excess_words(plan, lang))
     if (rescaled := rescaled_line(plan, lang)) is not None:
         lines += wrap(rescaled, hanging="  ")
     columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]

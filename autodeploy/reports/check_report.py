@@ -24,6 +24,7 @@ from autodeploy.reports.wording import (
     check_text,
     command_text,
     degrees,
+    excess_words,
     memory_name,
     part_name,
     percent,
@@ -89,8 +90,7 @@ def verdict_line(report: CheckReport, lang: Language = "en") -> str:
         parts.append(bracketed(lang, change, report_text(lang, "comma").join(facts_of)))
     memory = {"peak": f"{plan.peak_memory_gib:.1f}", "limit": f"{plan.memory_limit_gib:.1f}"}
     if not plan.fits:
-        excess = plan.highest_gib - plan.memory_limit_gib
-        parts.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
+        parts.append(excess_words(plan, lang))
     elif plan.p_fits is not None:
         parts.append(report_text(lang, "fits_with_chance", **memory, chance=chance(plan.p_fits)))
     else:

@@ -22,6 +22,7 @@ from autodeploy.reports.wording import (
     choices,
     convention_words,
     degrees,
+    excess_words,
     field_name,
     fullest_stage,
     part_name,
@@ -337,8 +338,7 @@ def memory_line(plan: Plan, lang: Language) -> str:
     """Peak and limit with the interval, the chance to fit, and the imbalance of experts that it survives."""
     facts = [fits_words(plan, lang)]
     if not plan.fits:
-        excess = plan.highest_gib - plan.memory_limit_gib
-        facts.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
+        facts.append(excess_words(plan, lang))
     elif plan.oom_imbalance is not None:
         facts.append(report_text(lang, "oom", limit=f"{plan.oom_imbalance:.1f}"))
     return report_text(lang, "semicolon").join(facts)

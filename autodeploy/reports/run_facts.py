@@ -12,6 +12,7 @@ from autodeploy.reports.wording import (
     chance,
     check_text,
     degrees,
+    excess_words,
     part_name,
     percent,
     phase_name,
@@ -286,8 +287,7 @@ def _cells(
     remarks += [what_differs(plan.strategy, twin.strategy, lang)] if twin is not None else []
     remarks += [reference_name(plan.label, lang)] if is_reference else []
     if not plan.fits:
-        excess = plan.highest_gib - plan.memory_limit_gib
-        remarks.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
+        remarks.append(excess_words(plan, lang))
     return {
         "#": UNKNOWN if is_reference else str(plan.rank),
         "plan": plan.plan_id,

@@ -230,6 +230,11 @@ def choice_parts(strategy: Strategy, lang: Language) -> list[str]:
     return parts
 
 
+def excess_words(plan: Plan, lang: Language) -> str:
+    """GiB by which a plan exceeds its memory, in a step or before the first."""
+    return report_text(lang, "does_not_fit", excess=f"{plan.highest_gib - plan.memory_limit_gib:.1f}")
+
+
 def fullest_stage(plan: Plan) -> int:
     """The stage with the highest peak; 0 of a plan without stages."""
     return max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib, default=0)
