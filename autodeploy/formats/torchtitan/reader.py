@@ -218,10 +218,14 @@ def _experts(reader: KeyReader) -> dict[str, Any]:
     return {"ep": ep, "etp": etp, "moe_dispatcher": "alltoall"}
 
 
+def _converters(given: Any) -> set[str]:
+    """Names of the model's converters, of a list or of one; none where none is given."""
+    return {str(each) for each in (given if isinstance(given, list) else [given])} if given else set()
+
+
 def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     """Features and facts of the run."""
-    given = reader.take("/strategy/features", "model.converters") or []
-    converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
+    converters = _converters(reader.take("/strategy/features", "model.converters"))
     for name in sorted(converters - KNOWN_CONVERTERS):
         told = Message("importers.predicted_as", what="fp8") if name.startswith(EIGHT_BITS) else ""
         reader.log.unmodelled("/model/converters", name, told or Message("importers.not_predicted"))
@@ -413,8 +417,7 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     if reader.raw("training.dtype") == "bfloat16":
         reader.fail("training.dtype", Message("common.is_not_modelled_yet", what="bfloat16"), "float32")
     training["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
-    given = reader.raw("model.converters") or []
-    if any(str(each).startswith(EIGHT_BITS) for each in (given if isinstance(given, list) else [given])):
+    if any(name.startswith(EIGHT_BITS) for name in _converters(reader.raw("model.converters"))):
         training["precision"] = "fp8"
     if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
         training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
