@@ -48,7 +48,7 @@ deviation of what a cut of the work is off by, of its own; share of imbalance mi
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """What a cluster does that no formula of the model has: drawn once a cluster."""
+    """Behaviour of a cluster that no formula of the model has: drawn once a cluster."""
 
     overhead_s: float
     contention: float

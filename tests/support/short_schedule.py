@@ -1,4 +1,4 @@
-"""Which worker of pytest-xdist runs what: modules that wait beside modules that compute, without what has run."""
+"""Modules for each worker of pytest-xdist: those that wait beside those that compute, without what has run."""
 
 from __future__ import annotations
 

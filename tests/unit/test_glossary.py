@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from autodeploy.messages.catalogue import catalogue
 from docs.generate import glossary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from docs.generate import Term
 
 ROOT = Path(__file__).resolve().parents[2]
-MESSAGES = ROOT / "autodeploy" / "messages"
 AVOIDED = {
     "en": (r"bets?\b", r"on paper", r"valley", r"nobody", r"somebody", r"whoever", r"as it stands", r"GiB a die\b"),
     "zh": ("可容纳", "气泡", "纸面", "放得下", "放不下", "背书"),
@@ -26,19 +23,7 @@ AVOIDED = {
 OTHER_SENSE = {"importers.nearest_presets"}
 
 
-def _flat(texts: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for key, text in texts.items():
-        if isinstance(text, dict):
-            yield from _flat(text, f"{above}{key}.")
-        else:
-            yield above + key, text
-
-
-def _texts(lang: str) -> dict[str, str]:
-    return dict(_flat(json.loads((MESSAGES / f"{lang}.json").read_text(encoding="utf-8"))))
-
-
-ENGLISH, CHINESE = _texts("en"), _texts("zh")
+ENGLISH, CHINESE = catalogue("en"), catalogue("zh")
 
 
 def words_of(text: str) -> str:
