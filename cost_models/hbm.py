@@ -229,10 +229,11 @@ def first_step_peak_bytes(
 WARM_UP_TENSORS = 17.0  # operators of GELU keep 8, an earlier call's 8 are still there, and their input
 
 
-def building_bytes(
+def building_moments(
     dense: Number, expert: Number, held: tuple[float, float], chunks: Number, gradients: Number | None = None
-) -> Floats:
-    """Bytes while a rank's parameters move into contiguous buffers at the start of a run, at the last chunk [n].
+) -> tuple[Floats, Floats]:
+    """Bytes while a rank's parameters move into contiguous buffers at the start of a run, at the last chunk [n]: when
+    its dense ones have, and when its experts have. Both are sums over parameters.
 
     Each group's buffers of weights and of gradients are made while its weights are still there apart, dense ones first,
     then experts: the weights of one group of a chunk are there twice.
@@ -246,12 +247,22 @@ def building_bytes(
     ----------
     Megatron-LM core_v0.12.1 megatron/core/distributed/param_and_grad_buffer.py _ParamAndGradBuffer. modelscope/ms-swift
     issue 9403 (Qwen3-235B, TP4 PP2 EP8, 64 GB): 26.44 GiB asked for with 30.23 GiB held, the experts' buffer beside all
-    weights and the dense buffers.
+    weights and the dense buffers: 47 layers x 16 experts x 3 x 4096 x 1536 x 2 B. It asks for LoRA by --train_type,
+    which release 4 calls --tuner_type, and drops unknown arguments by --ignore_args_error: all parameters train.
     """
     weight, gradient = held
     kept = gradient * (dense + expert) if gradients is None else gradients
-    again = np.maximum(weight * expert, weight * dense - gradient * expert) / chunks
-    return np.asarray(weight * (dense + expert) + kept + again)
+    moved = weight * (dense + expert) + kept
+    return np.asarray(moved + (weight * dense - gradient * expert) / chunks), np.asarray(
+        moved + weight * expert / chunks
+    )
+
+
+def building_bytes(
+    dense: Number, expert: Number, held: tuple[float, float], chunks: Number, gradients: Number | None = None
+) -> Floats:
+    """Most bytes at any of `building_moments` [n]."""
+    return np.asarray(np.maximum(*building_moments(dense, expert, held, chunks, gradients)))
 
 
 def warm_up_bytes(tokens: Number, width: Number, element_bytes: float) -> Floats:

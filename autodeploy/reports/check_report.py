@@ -267,7 +267,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
         lines += [_remedy(remedy, lang) for remedy in report.remedies]
         if not report.remedies:
             best = report.best
-            better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes
+            better = best is not None and best.plan.highest_gib * GIB <= short.limit_bytes
             lines += [check_text(lang, "no_fix"), *([check_text(lang, "take_best")] if better else [])]
     lines += [command_text(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
     lines += [
@@ -300,7 +300,7 @@ def _compared(name: str, compared: Compared, lang: Language) -> str:
         name=name,
         layout=degrees(plan.strategy),
         step=seconds(plan.step_time_s),
-        peak=f"{plan.peak_memory_gib:.1f}",
+        peak=f"{plan.highest_gib:.1f}",
         slower=f"{100 * compared.slowdown:+z.1f}",
     )
 

@@ -16,9 +16,12 @@ from autodeploy.costs.stages.inner_problem import (
     LayerClass,
     LayerPairs,
     MemoryOption,
+    StartBytes,
     chunk_times,
     host_bytes,
+    least_start_bytes,
     stage_bytes,
+    start_bytes,
     tail_s,
 )
 from autodeploy.search.bounds.problem_bound import relax_bound
@@ -169,6 +172,27 @@ def test_solver_matches_brute_force(block: int) -> None:
     seeds = range(block * CASES // 10, (block + 1) * CASES // 10)
     found = [hold_to_brute_force(random_problem(seed), seed) for seed in seeds]
     assert sum(solution.status == "optimal" and solution.plan is not None for solution in found) >= 8
+
+
+def with_start(problem: InnerProblem, seed: int) -> InnerProblem:
+    """The problem with a start that takes more than its step on some layouts, at both of its moments or at one."""
+    rng = np.random.default_rng(seed)
+    layers = problem.limit_bytes * rng.uniform(0.1, 0.6, (2, len(problem.classes)))
+    pieces = problem.limit_bytes * rng.uniform(0.0, 0.3, (2, len(problem.pieces)))
+    return replace(problem, start=StartBytes(layers, pieces, float(rng.choice([0.0, 5.0]))))
+
+
+def test_a_layout_whose_start_takes_more_than_the_card_has_is_none() -> None:
+    decided = 0
+    for seed in range(100):
+        free = replace(random_problem(seed), limit_bytes=80.0)
+        problem = with_start(free, seed)
+        solution = hold_to_brute_force(problem, seed)
+        decided += solution.plan is not None and best_step_s(free) < best_step_s(problem)
+        if solution.plan is not None:
+            starts = start_bytes(problem, solution.plan.layout[None])
+            assert least_start_bytes(problem) <= starts.max() <= problem.limit_bytes
+    assert decided >= 5  # where the start decides about the plan
 
 
 def test_chunks_begin_where_they_may() -> None:

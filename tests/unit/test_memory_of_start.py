@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from autodeploy.costs.inputs.build_context import profile_of, spec_context
-from autodeploy.costs.sweep.sweep import start_bytes
 from autodeploy.search import planner
 from autodeploy.specs.reading import read_spec_document
-from cost_models.hbm import GIB, MIB, building_bytes, warm_up_bytes
+from cost_models.hbm import GIB, MIB, building_bytes, building_moments, warm_up_bytes
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
@@ -91,13 +88,31 @@ def test_the_start_is_told_where_it_is_the_peak_and_a_frozen_model_has_none() ->
     assert planner.estimate(frozen).start_gib < planner.estimate(frozen).peak_memory_gib / 2
 
 
-@pytest.mark.parametrize("sharded", [True, False])
-def test_the_sweep_holds_the_start_of_the_fullest_stages_where_buffers_are_built(sharded: bool) -> None:
-    spec = document(FULL | {"moe_dispatcher": "alltoall"})
-    context = spec_context(spec, profile_of(spec.cluster), frozenset(), distributed_optimizer=sharded)
-    dense, expert = np.array([[1e9], [2e9], [3e9]]), np.array([[4e9], [1e9], [2e9]])
-    rest = np.zeros((3, 1))
-    runs: Any = SimpleNamespace(stages=(rest, rest, rest, dense, expert, rest, rest))
-    held = float(context.optimizer.weights), float(context.gradient_bytes)
-    built = building_bytes(dense, expert, held, 2).max()
-    assert start_bytes(runs, 2, context).tolist() == [built if sharded else 0.0]
+def searched_for(objective: str, **search: Any) -> Spec:
+    """A model whose start takes more than its step: many replicas, short sequences."""
+    return read_spec_document(
+        {
+            "model": CHATGLM | {"num_hidden_layers": 24, "vocab_size": 32000},
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 128},
+            "training": {"seq_length": 512, "global_batch_size": 256},
+            "search": {"target": "megatron", "objective": objective, "top_k": 5, "effort": "fast"} | search,
+        }
+    )
+
+
+def test_the_plan_of_least_memory_is_measured_by_its_start_and_none_is_bounded_above_it() -> None:
+    result = planner.plan(searched_for("peak_memory"))
+    taken = [plan.highest_gib for plan in result.plans]
+    assert taken == sorted(taken)
+    assert any(plan.start_gib > plan.peak_memory_gib for plan in result.plans)
+    assert result.optimality.bound is not None
+    assert result.optimality.bound <= taken[0]
+    tight = planner.plan(searched_for("step_time", memory_limit_gib=taken[0] * 1.001))
+    assert all(plan.fits and plan.highest_gib <= taken[0] * 1.002 for plan in tight.plans)
+
+
+def test_the_sweep_bounds_the_start_of_the_fullest_stage_by_the_mean() -> None:
+    dense, expert = np.array([1e9, 2e9, 3e9]), np.array([4e9, 1e9, 2e9])
+    fullest = building_bytes(dense, expert, (2.0, 4.0), 2).max()
+    assert building_bytes(dense.mean(), expert.mean(), (2.0, 4.0), 2) <= fullest
+    assert np.maximum(*building_moments(dense, expert, (2.0, 4.0), 2)).max() == fullest

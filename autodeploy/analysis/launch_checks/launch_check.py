@@ -61,7 +61,7 @@ def remedies_of(
     attempt = _Attempts(launch, rules, planner)
     allowed = limits.max_memory * plan.memory_limit_gib
     singles = [tried for change in single_changes(plan, rules) if (tried := attempt.of((change,))) is not None]
-    fitting = [tried for tried in singles if tried.plan.peak_memory_gib <= allowed]
+    fitting = [tried for tried in singles if tried.plan.highest_gib <= allowed]
     if any(tried.changes == (EVERY_LAYER,) for tried in fitting):
         fitting += _fewest_layers(plan, (), attempt, allowed)
     if all(tried.plan.step_time_s > (1.0 + CHEAP_SLOWDOWN) * plan.step_time_s for tried in fitting):
@@ -153,7 +153,7 @@ def _fewest_layers(plan: Plan, others: tuple[Change, ...], attempt: _Attempts, a
     while high - low > 1:
         count = (low + high) // 2
         tried = attempt.of((*others, _full(count)))
-        if tried is not None and tried.plan.peak_memory_gib <= allowed_gib:
+        if tried is not None and tried.plan.highest_gib <= allowed_gib:
             high = count
             fitting = [tried]
         else:
@@ -165,15 +165,15 @@ def _cheapest_relief_first(singles: list[Tried], plan: Plan) -> list[Change]:
     """Changes that free memory, those first that lose least time for each GiB they free."""
 
     def price(tried: Tried) -> float:
-        freed_gib = plan.peak_memory_gib - tried.plan.peak_memory_gib
+        freed_gib = plan.highest_gib - tried.plan.highest_gib
         return max(0.0, tried.plan.step_time_s - plan.step_time_s) / freed_gib
 
-    freeing = [tried for tried in singles if tried.plan.peak_memory_gib < plan.peak_memory_gib]
+    freeing = [tried for tried in singles if tried.plan.highest_gib < plan.highest_gib]
     return [tried.changes[0] for tried in sorted(freeing, key=price)]
 
 
 def _most_relief_first(singles: list[Tried]) -> list[Change]:
-    return [tried.changes[0] for tried in sorted(singles, key=lambda tried: tried.plan.peak_memory_gib)]
+    return [tried.changes[0] for tried in sorted(singles, key=lambda tried: tried.plan.highest_gib)]
 
 
 def _together(changes: list[Change], plan: Plan, attempt: _Attempts, allowed_gib: float) -> list[Tried]:
@@ -183,13 +183,13 @@ def _together(changes: list[Change], plan: Plan, attempt: _Attempts, allowed_gib
     """
 
     def fits(tried: Tried | None) -> bool:
-        return tried is not None and tried.plan.peak_memory_gib <= allowed_gib
+        return tried is not None and tried.plan.highest_gib <= allowed_gib
 
     found: Tried | None = None
     for change in changes:
         kept = () if found is None else tuple(c for c in found.changes if _kind(c) != _kind(change))
         tried = attempt.of((*kept, change))
-        if tried is not None and (found is None or tried.plan.peak_memory_gib < found.plan.peak_memory_gib):
+        if tried is not None and (found is None or tried.plan.highest_gib < found.plan.highest_gib):
             found = tried
         if fits(found):
             break
@@ -231,7 +231,7 @@ def _remedy(launch: Launch, plan: Plan, tried: Tried) -> Remedy:
         add_flags=flags.add,
         drop_flags=flags.drop,
         step_time_s=tried.plan.step_time_s,
-        peak_memory_gib=tried.plan.peak_memory_gib,
+        peak_memory_gib=tried.plan.highest_gib,
         slowdown=tried.plan.step_time_s / plan.step_time_s - 1.0,
     )
 

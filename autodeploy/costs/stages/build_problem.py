@@ -9,17 +9,20 @@ import numpy as np
 
 from autodeploy.costs.layers.unit_costs import at_rows, scalar_at
 from autodeploy.costs.stages.chunk_loops import ChunkCosts
-from autodeploy.costs.stages.inner_problem import FixedPiece, InnerProblem, MemoryOption
+from autodeploy.costs.stages.inner_problem import FixedPiece, InnerProblem, MemoryOption, StartBytes
 from autodeploy.costs.stages.stage_memory import (
     LossBytes,
     allocator_limit_bytes,
+    builds_buffers,
     gathered_bytes,
     on_card_bytes,
+    tried_out_bytes,
     workspace_bytes,
 )
 from autodeploy.costs.workload.memory_choices import CHOICES, compete
 from autodeploy.space.rules import placement_limits
 from cost_models.compiled import row_major
+from cost_models.hbm import building_moments
 from cost_models.schedule import in_flight_moments, kinds, model_parts
 
 if TYPE_CHECKING:
@@ -27,12 +30,13 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.layers.layer_cost import ChoiceCost
-    from autodeploy.costs.stages.step_classes import Priced
+    from autodeploy.costs.stages.step_classes import Priced, StepClass
     from cost_models.arrays import Floats, Ints
 
     Known = list[dict[str, ChoiceCost]]  # choices of each class of layers
 
 
+GROUPS = ("dense", "expert")
 # Choices of a class that the solver decides about: more multiply its work and change the plan by less than its gap.
 MOST_CHOICES = 6
 MOST_CHOICES_OF_FEW = 2  # of a class with less than a fifth of the layers
@@ -130,12 +134,40 @@ def build_problem(priced: Priced, *, choices: frozenset[str], menu: bool = True)
         equal_chunks=limits.equal,
         chunk_starts=context.model.index_starts if limits.whole_groups else (),
         min_layers_per_chunk=_least_layers(context, pp, vpp, filled=limits.filled),
+        start=_start(priced, schedule, pp, vpp),
         **_costs(
             priced,
             (schedule, pp, vpp),
             _options(priced, choices, menu=menu),
         ),
     )
+
+
+def _start(priced: Priced, schedule: str, pp: int, vpp: int) -> StartBytes | None:
+    """Bytes before the first step: each parameter in its buffer, and of those that move last a second time."""
+    classes, context = priced.classes, priced.context
+    tried_out = float(tried_out_bytes(priced.candidate, context)[0])
+    if not builds_buffers(context):
+        places = len(_places_of_pieces(priced, schedule, pp, vpp))
+        none = StartBytes(np.zeros((0, len(classes.layers))), np.zeros((0, places)), tried_out)
+        return none if tried_out else None
+    held = float(context.optimizer.weights), float(context.gradient_bytes)
+
+    def moments(steps: Sequence[StepClass]) -> Floats:
+        dense, expert = (np.array([priced.at(getattr(s.cost, f"{k}_params")) for s in steps]) for k in GROUPS)
+        gradients = np.array([priced.at(step.static.gradients) for step in steps])
+        rows: Floats = row_major(np.stack(building_moments(dense, expert, held, vpp, gradients)))
+        return rows
+
+    pieces = [classes.pieces[number] for number, _, _ in _places_of_pieces(priced, schedule, pp, vpp)]
+    return StartBytes(moments(classes.layers), moments(pieces), tried_out)
+
+
+def _places_of_pieces(priced: Priced, schedule: str, pp: int, vpp: int) -> list[tuple[int, int, int]]:
+    """Number, stage and chunk of each piece: the embedding on the model's first part, all others on its last."""
+    parts = model_parts(schedule, pp, vpp)
+    counted = range(len(priced.classes.pieces))
+    return [(number, *place) for number in counted for place in parts[0 if number == 0 else -1]]
 
 
 def with_choices(problem: InnerProblem, priced: Priced, choices: frozenset[str], *, menu: bool = False) -> InnerProblem:
@@ -165,18 +197,12 @@ def repriced(problem: InnerProblem, priced: Priced, *, choices: frozenset[str]) 
 
 
 def _costs(priced: Priced, shape: tuple[str, int, int], options: tuple[MemoryOption, ...]) -> dict[str, Any]:
-    """Fields of the problem that depend on the machine, of a schedule with so many stages and chunks of each.
-
-    Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are.
-    """
-    classes, parts = priced.classes, model_parts(*shape)
+    """Fields of the problem that depend on the machine, of a schedule with so many stages and chunks of each."""
+    classes = priced.classes
     layers, costs, pairs = classes.at(priced.index)
     blocking, send_s = kinds.schedule(shape[0]).blocking_sends, priced.at(classes.send_s)
-    pieces = [
-        FixedPiece(cost, stage, chunk)
-        for number, cost in enumerate(costs)
-        for stage, chunk in parts[0 if number == 0 else -1]
-    ]
+    places = _places_of_pieces(priced, *shape)
+    pieces = [FixedPiece(costs[number], stage, chunk) for number, stage, chunk in places]
     return {
         "classes": tuple(layers),
         "pairs_of": pairs,

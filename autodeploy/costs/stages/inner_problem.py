@@ -11,7 +11,7 @@ turn them into chunk times and stage memory, for one layout or for a batch of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
@@ -29,7 +29,7 @@ from autodeploy.costs.stages.chunk_loops import (
     peaks,
     stage_totals,
 )
-from cost_models.arrays import Floats, Ints
+from cost_models.arrays import Floats, Ints, product
 from cost_models.compiled import row_major
 from cost_models.schedule import (
     OperationOrder,
@@ -110,6 +110,19 @@ class FixedPiece(NamedTuple):
     chunk: int
 
 
+@dataclass(frozen=True, eq=False)
+class StartBytes:
+    """Bytes of the allocator before the first step.
+
+    layers [2, classes], pieces [2, pieces] : of a layer and of a piece, once dense parameters have moved into buffers
+    and once experts have. tried_out : of functions tried out, on every stage.
+    """
+
+    layers: Floats
+    pieces: Floats
+    tried_out: float = 0.0
+
+
 @dataclass(frozen=True)
 class InnerProblem:
     """Everything the inner search needs to know about one candidate."""
@@ -137,6 +150,7 @@ class InnerProblem:
     min_layers_per_chunk: int = 0
     chunk_starts: tuple[int, ...] = ()  # layers (from 0) with which a chunk may begin; none: with any
     pairs_of: LayerPairs | None = None  # None: nothing hides
+    start: StartBytes | None = None  # None: it takes nothing
 
     @property
     def kind(self) -> Schedule:
@@ -194,6 +208,19 @@ class InnerProblem:
             p2p_s=np.array([self.p2p_s]),
             blocking_p2p_s=np.array([self.blocking_p2p_s]),
         )
+
+    @cached_property
+    def starting(self) -> StartBytes | None:
+        """Of the start what may take more than a step; None where a step takes more on any layout."""
+        start = self.start
+        if start is None:
+            return None
+        costs, rows = self.costs, []
+        for row in range(2):
+            of_layers = (start.layers[row] > costs.layers["static_bytes"][0]).any()
+            if of_layers or (start.pieces[row] > costs.pieces["static_bytes"][0]).any():
+                rows.append(row)
+        return replace(start, layers=start.layers[rows], pieces=start.pieces[rows]) if rows or start.tried_out else None
 
     @cached_property
     def places(self) -> Ints:
@@ -310,8 +337,36 @@ def layer_pairs(problem: InnerProblem) -> LayerPairs:
 
 
 def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
-    """Bytes on the card of every stage [n, pp] at its peak."""
+    """Bytes of the allocator on every stage [n, pp] at its peak: in a step, or before the first."""
+    step = step_bytes(problem, layout, applied)
+    return step if problem.starting is None else np.maximum(step, start_bytes(problem, layout, problem.starting))
+
+
+def step_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
+    """Bytes of the allocator on every stage [n, pp] at its peak in a step."""
     return problem.fixed_bytes + static_bytes(problem, layout) + activation_bytes(problem, layout, applied)
+
+
+def start_bytes(problem: InnerProblem, layout: Ints, start: StartBytes | None = None) -> Floats:
+    """Bytes of the allocator on every stage [n, pp] before the first step; start : in place of the problem's."""
+    start = start or problem.start
+    if start is None:
+        return np.zeros(layout.shape[:2])
+    most = np.full(layout.shape[:2], start.tried_out)
+    for row in range(len(start.layers)):
+        of_row = slice(row, row + 1)
+        built = stage_totals(row_major(layout), start.layers[of_row], start.pieces[of_row], problem.places)
+        most = np.maximum(most, built)
+    return most
+
+
+def least_start_bytes(problem: InnerProblem) -> float:
+    """Bytes below which no layout brings the start of its fullest stage: those of the mean stage."""
+    start = problem.starting
+    if start is None:
+        return 0.0
+    built = product(start.layers, np.asarray(problem.layers) * problem.kind.copies) + start.pieces.sum(axis=1)
+    return max(start.tried_out, float(built.max(initial=0.0)) / problem.pp)
 
 
 def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:

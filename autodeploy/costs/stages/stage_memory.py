@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.costs.inputs.expert_balance import worst_imbalance
 from autodeploy.costs.workload.adapters import SENT_OF_A_SEQUENCE
-from cost_models.hbm import MIB, communicator_bytes
+from cost_models.hbm import MIB, communicator_bytes, warm_up_bytes
 
 if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GRADIENT_SHARE = 0.25
 ADAPTIVE_BUFFERS = "adaptive_comm_buffers"
 PARAMETER_BUFFERS = "parameter_buffers"
+WARM_UP = "gelu_warm_up"
 
 
 def on_card_bytes(allocator_bytes: Floats, outside_bytes: Floats | float, fragmentation: float) -> Floats:
@@ -36,6 +37,16 @@ def builds_buffers(context: Context) -> bool:
     """Whether a run's start makes contiguous buffers of all parameters: sharded states, and nothing frozen."""
     sharded = context.distributed_optimizer and not context.fsdp
     return sharded and not context.operators.lora_rank and PARAMETER_BUFFERS in context.mechanisms
+
+
+def tried_out_bytes(candidates: Candidates, context: Context) -> Floats:
+    """Allocator bytes of the functions that a run's start tries out [n]; 0 where the stack tries none."""
+    if WARM_UP not in context.mechanisms:
+        return np.zeros(len(candidates))
+    model = context.model
+    width = (model.intermediate_size or 4 * model.hidden_size) / candidates.tp
+    tokens = candidates.micro_batch_size.astype(np.float64) * context.sample_tokens
+    return warm_up_bytes(tokens, np.asarray(width, dtype=np.float64), context.operators.element_bytes)
 
 
 def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools, Floats | float | None]]:

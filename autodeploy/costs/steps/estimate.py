@@ -19,17 +19,17 @@ from autodeploy.costs.stages.inner_problem import (
     chunk_times,
     fill_chunks,
     placed_layers,
+    start_bytes,
     static_bytes,
     tail_s,
     worst_moment,
 )
-from autodeploy.costs.stages.stage_memory import builds_buffers
 from autodeploy.costs.stages.step_classes import PASSES
 from autodeploy.costs.stages.step_parts import TAIL_PARTS, take_hidden
 from autodeploy.costs.workload.memory_choices import CHOICES, compete, freed_by
 from autodeploy.specs.strategy import ChoiceKey
 from cost_models.arrays import product
-from cost_models.hbm import building_bytes, first_step_peak_bytes, warm_up_bytes
+from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import Sends, model_parts, pair_counts, simulate
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Placed:
             activations = activation_bytes(problem, self.layers, self.applied)[0]
         kept = activations + buffers.workspace_bytes
         allocator = static_bytes(problem, self.layers)[0] + np.maximum(kept, update)
-        start = np.zeros_like(allocator) if self.forward_only else self.start_bytes()
+        start = np.zeros_like(allocator) if self.forward_only else start_bytes(problem, self.layers)[0]
         memory = {
             **{kind: self.stage_sums(f"static.{kind}") for kind in ("weights", "gradients", "optimizer")},
             "activations": activations,
@@ -271,21 +271,6 @@ class Placed:
         }
         static, moments = self.stage_sums("static.total"), self.stage_sums("static.adam")
         return memory, allocator, first_step_peak_bytes(static, moments, kept, update), start, buffers
-
-    def start_bytes(self) -> Floats:
-        """Allocator bytes of every stage before the first step [pp]: fused functions tried out, then states made."""
-        context, axes = self.priced.context, self.priced.candidates.axes_at(self.priced.index)
-        start = np.zeros(self.problem.pp)
-        if builds_buffers(context):
-            dense, expert = (self.stage_sums(f"cost.{kind}_params") for kind in ("dense", "expert"))
-            held, gradients = (context.optimizer.weights, context.gradient_bytes), self.stage_sums("static.gradients")
-            start = building_bytes(dense, expert, held, self.problem.vpp, gradients)
-        if WARM_UP in context.mechanisms:
-            model = context.model
-            width = (model.intermediate_size or 4 * model.hidden_size) / int(axes["tp"])
-            tokens = int(axes["micro_batch_size"]) * context.sample_tokens
-            start = np.maximum(start, warm_up_bytes(tokens, width, context.operators.element_bytes))
-        return start
 
     def oom_imbalance(self, room_bytes: Floats) -> float | None:
         """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
@@ -375,7 +360,6 @@ def _share(exposed_s: float, total_s: float) -> float:
     return min(1.0, max(0.0, 1.0 - exposed_s / total_s)) if total_s > 0.0 else 0.0
 
 
-WARM_UP = "gelu_warm_up"
 COPIED_UPDATE = "copied_update"
 CAST_MOMENTS = "cast_moments"
 FP32_BYTES = 4.0

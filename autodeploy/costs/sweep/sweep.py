@@ -15,7 +15,7 @@ import numpy as np
 
 from autodeploy.costs.layers.layer_cost import PHASE_PARTS
 from autodeploy.costs.layers.unit_costs import fastest_costs
-from autodeploy.costs.stages.stage_memory import allocator_limit_bytes, builds_buffers, on_card_bytes
+from autodeploy.costs.stages.stage_memory import allocator_limit_bytes, builds_buffers, on_card_bytes, tried_out_bytes
 from autodeploy.costs.stages.step_parts import TAIL_PARTS, p2p_s
 from autodeploy.costs.sweep.columns import placed_costs
 from autodeploy.costs.sweep.scheduled_placements import Runs, Shapes, runs_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.layers.unit_costs import UnitCosts
-    from autodeploy.costs.sweep.columns import ModeColumns
+    from autodeploy.costs.sweep.columns import ModeColumns, PlacedCosts, UnitColumns
     from autodeploy.space.candidates import Candidates
     from autodeploy.space.tree import CandidateTree
 
@@ -232,7 +232,8 @@ def _fill(
             for name, values in of_runs.items():
                 values[first : first + len(here)] = runs.parts[name]
             beside = block.communication_bytes + context.machine.runtime_bytes
-            at_start = start_bytes(runs, vpp, context)
+            last = block.folded if kind.folded else block.last
+            at_start = start_bytes(runs, block, last, (tree.placed.take(here), vpp), context)
             for number, mode in enumerate(block.modes):
                 into, kept = _places(tree, number, first, len(here))
                 if into.stop == into.start:
@@ -244,27 +245,40 @@ def _fill(
             first += len(here)
 
 
-def start_bytes(runs: Runs, chunks: int, context: Context) -> Floats:
-    """Most bytes of the allocator on any class of stages before the first step [n]; 0 where no buffers are built."""
-    _, _, _, dense, expert, _, _ = runs.stages
-    if not builds_buffers(context):
-        return np.zeros(dense.shape[1])
-    held = float(context.optimizer.weights), float(context.gradient_bytes)
-    return np.asarray(building_bytes(dense, expert, held, chunks).max(axis=0))
+def start_bytes(
+    runs: Runs, costs: PlacedCosts, last: UnitColumns, shape: tuple[Candidates, int], context: Context
+) -> tuple[Floats, Floats]:
+    """Bytes of the allocator before the first step [n]: most on any class of the template's stages, and at least on the
+    fullest stage of any layout, which holds no less than the mean.
+
+    last : pieces of the model's end. shape : the placements, and chunks of a stage.
+    """
+    placed, chunks = shape
+    most = least = tried_out_bytes(placed, context)
+    if builds_buffers(context):
+        held = float(context.optimizer.weights), float(context.gradient_bytes)
+        _, _, _, dense, expert, _, _ = runs.stages
+        most = np.maximum(most, building_bytes(dense, expert, held, chunks).max(axis=0))
+        units = [*zip(costs.counts, costs.layers, strict=True), (1, costs.first), (1, last)]
+        mean_dense = sum(count * unit.dense_params for count, unit in units) / placed.pp
+        mean_expert = sum(count * unit.expert_params for count, unit in units) / placed.pp
+        least = np.maximum(least, building_bytes(mean_dense, mean_expert, held, chunks))
+    return most, least
 
 
 def _under(
-    mode: ModeColumns, runs: Runs, context: Context, of_any_mode: tuple[Floats, Floats], *, folded: bool
+    mode: ModeColumns, runs: Runs, context: Context, of_any_mode: tuple[Floats, tuple[Floats, Floats]], *, folded: bool
 ) -> dict[str, Floats | Bools]:
     """Every column of a batch of runs under one mode.
 
     of_any_mode : bytes of a card that the allocator does not hold, and `start_bytes` [n].
     """
-    beside, at_start = of_any_mode
+    beside, (at_start, least_at_start) = of_any_mode
     fragmentation = context.machine.fragmentation
     room = allocator_limit_bytes(context.limit_bytes, beside, fragmentation)
     tail, *tails, plain, lean = worst_stages(runs.stages, mode.rates)
-    least = (mode.folded_bytes if folded else mode.total_bytes) + runs.workspace_bytes
+    lean = np.maximum(lean, at_start)
+    least = np.maximum((mode.folded_bytes if folded else mode.total_bytes) + runs.workspace_bytes, least_at_start)
     step = runs.makespan_s + tail
     return {
         "step_time_s": step,
@@ -275,7 +289,7 @@ def _under(
         "after_recompute_s": after_recompute_s(
             step, (plain, lean, least), room, runs.saved_bytes, runs.recompute_s, context.framework.uniform_options
         ),
-        FITS: np.maximum(lean, at_start) <= room,
+        FITS: lean <= room,
         **{
             name: runs.parts[name] + seconds if name in runs.parts else seconds
             for name, seconds in zip(TAIL_PARTS if runs.parts else (), tails, strict=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from autodeploy.costs.stages.inner_problem import least_start_bytes
 from autodeploy.messages import Message
 from autodeploy.search.bounds.paths import pair_overlap_bounds
 from autodeploy.search.bounds.stage_bound import Batch, least_bound_s, most_layers
@@ -24,11 +25,15 @@ RELAXATION: Final = Message("solver.stage_bound")
 
 def relax_bound(problem: InnerProblem) -> float:
     """Lower bound on `step_s` [s] of every layout and every choice of options; inf when the layers fit on no layout."""
+    if least_start_bytes(problem) > problem.limit_bytes:
+        return float("inf")
     return float(least_bound_s(batch_of(problem))[0]) + problem.tail_s
 
 
 def relax_bounds(problem: InnerProblem, masks: Ints) -> Floats:
     """`relax_bound` for each set of options [sets, options], built into all layers: no choice is left [sets]."""
+    if least_start_bytes(problem) > problem.limit_bytes:
+        return np.full(len(masks), np.inf)
     return least_bound_s(batch_of(problem, masks)) + problem.tail_s
 
 
@@ -130,6 +135,18 @@ def over_limit_bytes(problem: InnerProblem, stage: Ints, in_flight: Floats) -> F
     return np.asarray(over)
 
 
+def start_rows(problem: InnerProblem) -> tuple[Ints, Floats, Floats]:
+    """Rows of the start: stages [k], bytes above the limit without layers [k], and of layers [k, vpp, classes]."""
+    start, pp, classes = problem.starting, problem.pp, len(problem.classes)
+    if start is None:
+        return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((0, problem.vpp, classes))
+    fixed = np.zeros((len(start.layers), pp))
+    for number, piece in enumerate(problem.pieces):
+        fixed[:, piece.stage] += start.pieces[:, number]
+    each = np.broadcast_to(start.layers[:, None, None], (len(fixed), pp, problem.vpp, classes))
+    return np.tile(np.arange(pp), len(fixed)), fixed.ravel() - problem.limit_bytes, each.reshape(-1, *each.shape[2:])
+
+
 def lean_bytes(problem: InnerProblem, in_flight: Floats) -> Floats:
     """`Part.lean_bytes` of every class at moments held [k, vpp]: [k, vpp, classes]."""
     return np.stack([part.lean_bytes(in_flight)[0] for part in batch_of(problem, every_class=True).layers], axis=-1)
@@ -142,15 +159,19 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     """
     if not np.isfinite(problem.limit_bytes):
         return None
-    moments = problem.moments
+    moments, limit = problem.moments, max(problem.limit_bytes, 1.0)
     new = np.ones(moments.shape[:2], dtype=np.bool_)
     new[:, 1:] = (moments[:, 1:] != moments[:, :-1]).any(axis=2)  # stages with fewer moments repeat their last
     stage, moment = np.nonzero(new)
     at_moment = moments[stage, moment]
     over = over_limit_bytes(problem, stage, at_moment)
-    layers, limit = batch_of(problem, every_class=True).layers, max(problem.limit_bytes, 1.0)
+    layers = batch_of(problem, every_class=True).layers
     lean = lean_bytes(problem, at_moment)
-    parts = [(stage, over / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]
+    started, over_at_start, of_layers = start_rows(problem)
+    parts = [
+        (stage, over / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_)),
+        (started, over_at_start / limit, of_layers / limit, np.zeros(len(started), dtype=np.bool_)),
+    ]
     # At these prices it pays some layer to free more, in some chunk.
     corners = prices(part.choices for part in layers)
     if len(corners):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from autodeploy.costs.stages.build_problem import build_problem, repriced, with_choices
+from autodeploy.costs.stages.inner_problem import StartBytes
 from autodeploy.costs.stages.step_classes import Priced, step_classes
 from autodeploy.search.bounds.paths import PathLibrary, chunk_times_s, cut_costs_s, first_layout, pair_overlap_bounds
 from autodeploy.search.bounds.problem_bound import relax_bound, surcharges
@@ -466,4 +467,14 @@ def easiest(problems: Sequence[InnerProblem]) -> InnerProblem:
         limit_bytes=max(p.limit_bytes for p in problems),
         fixed_bytes=np.min([p.fixed_bytes for p in problems], axis=0),
         tail_s=min(p.tail_s for p in problems),
+        start=_easiest_start([p.start for p in problems]),
     )
+
+
+def _easiest_start(starts: Sequence[StartBytes | None]) -> StartBytes | None:
+    """The least bytes of all; None where one takes nothing."""
+    known = [start for start in starts if start is not None]
+    if len(known) < len(starts) or len({start.layers.shape for start in known}) > 1:
+        return None
+    layers, pieces = (np.min([getattr(start, name) for start in known], axis=0) for name in ("layers", "pieces"))
+    return StartBytes(layers, pieces, min(start.tried_out for start in known))

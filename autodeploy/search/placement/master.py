@@ -15,7 +15,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from autodeploy.search.bounds.paths import cut_costs_s, edges_s, pair_overlap_bounds
-from autodeploy.search.bounds.problem_bound import batch_of, lean_bytes, over_limit_bytes, room_for_layers
+from autodeploy.search.bounds.problem_bound import batch_of, lean_bytes, over_limit_bytes, room_for_layers, start_rows
 from autodeploy.search.bounds.stage_bound import steady_s, whole_s
 from autodeploy.search.choices.layouts import most_layers_per_chunk
 from autodeploy.search.cp_sat.model import UNITS, ModelResult, Proposal
@@ -380,6 +380,10 @@ def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarr
         rows = np.floor(lean_bytes(problem, in_flight) * UNITS / limit).astype(np.int64).reshape(len(in_flight), -1)
         for used, room in zip(rows.tolist(), np.ceil(-over * UNITS / limit).tolist(), strict=True):
             model.add(weighted_sum(list(counts[stage].ravel()), used) <= int(room))
+    stages, over, of_layers = start_rows(problem)
+    rows = np.floor(of_layers * UNITS / limit).astype(np.int64).reshape(len(stages), problem.vpp * len(problem.classes))
+    for stage, used, room in zip(stages.tolist(), rows.tolist(), np.ceil(-over * UNITS / limit).tolist(), strict=True):
+        model.add(weighted_sum(list(counts[stage].ravel()), used) <= int(room))
 
 
 def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.costs.stages.inner_problem import chunk_times, over_chunks, stage_bytes
+from autodeploy.costs.stages.inner_problem import chunk_times, least_start_bytes, over_chunks, step_bytes
 from autodeploy.messages import Message
 from autodeploy.search.bounds.paths import path_key
 from autodeploy.search.bounds.problem_bound import RELAXATION, relax_bound, room_for_layers
@@ -313,7 +313,7 @@ def best_template(problem: InnerProblem, known: Ints | None = None) -> InnerSolu
     known : a layout [pp, vpp, classes] that counts as a template.
     """
     room = room_for_layers(problem)
-    if room.sum() < problem.kind.copies * problem.total_layers:
+    if room.sum() < problem.kind.copies * problem.total_layers or least_start_bytes(problem) > problem.limit_bytes:
         return InnerSolution("pruned", None)
     evaluator, sizes = Evaluator(problem), starts(problem, room)
     if known is not None:
@@ -361,7 +361,7 @@ def _by_stage(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, 
 def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, applied: Ints) -> Ints:
     """Options [n, pp, options] of stages with one chunk, whole layers recomputed instead on as many as don't fit."""
     in_flight, applied = _held(problem), applied.copy()
-    over = stage_bytes(problem, layout, applied) - problem.limit_bytes
+    over = step_bytes(problem, layout, applied) - problem.limit_bytes
     totals = over_chunks(layout)
     saved = np.array([option.saved_bytes for option in problem.options])
     for number in sorted(whole, key=lambda each: -problem.layers[problem.options[each].layer_class]):
@@ -395,7 +395,7 @@ def _lightened(problem: InnerProblem, layout: Ints, applied: Ints) -> Ints:
     in_flight = _held(problem)
     link = problem.host_link_bytes_per_s
     price = [max(o.extra_backward_s, o.swap_bytes / link) / max(o.saved_bytes, 1.0) for o in problem.options]
-    spare = problem.limit_bytes - stage_bytes(problem, layout, applied)
+    spare = problem.limit_bytes - step_bytes(problem, layout, applied)
     applied = applied.copy()
     for option in np.argsort(price, kind="stable")[::-1]:
         each = np.maximum(problem.options[option].saved_bytes * in_flight, 1.0)

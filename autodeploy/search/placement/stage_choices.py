@@ -17,6 +17,8 @@ from autodeploy.costs.stages.inner_problem import (
     host_bytes,
     over_chunks,
     stage_bytes,
+    start_bytes,
+    step_bytes,
 )
 from autodeploy.search.choices.layer_choices import choices_of, least_extra_s, most_saved
 from cost_models.arrays import product
@@ -266,9 +268,14 @@ def as_chunks(layers: Ints) -> Chunks:
 
 
 def missing_bytes(problem: InnerProblem, moments: Floats, layout: Ints, applied: Ints) -> Floats:
-    """Bytes above the limit at every peak moment of every stage [n, pp, moments] (negative: spare)."""
-    parts = [stage_bytes(replace(problem, in_flight=moments[:, k]), layout, applied) for k in range(moments.shape[1])]
-    return np.stack(parts, axis=-1) - problem.limit_bytes
+    """Bytes above the limit at every peak moment of every stage [n, pp, moments] (negative: spare); infinite where its
+    start takes more, which no choice frees.
+    """
+    parts = [step_bytes(replace(problem, in_flight=moments[:, k]), layout, applied) for k in range(moments.shape[1])]
+    missing = np.stack(parts, axis=-1) - problem.limit_bytes
+    if problem.starting is not None:
+        missing[start_bytes(problem, layout, problem.starting) > problem.limit_bytes] = np.inf
+    return missing
 
 
 def stage_fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:

@@ -132,7 +132,7 @@ def pareto_set(plans: Iterable[Plan], ranked: Sequence[Plan]) -> tuple[ParetoPoi
             strategy=plan.strategy,
             step_time_s=plan.step_time_s,
             tokens_per_s=plan.tokens_per_s,
-            peak_memory_gib=plan.peak_memory_gib,
+            peak_memory_gib=plan.highest_gib,
             num_npus=plan.num_npus_used,
         )
         for plan in unique.values()
@@ -141,6 +141,6 @@ def pareto_set(plans: Iterable[Plan], ranked: Sequence[Plan]) -> tuple[ParetoPoi
 
 def _beats(first: Plan, second: Plan) -> bool:
     """No worse in anything and better in something."""
-    ours = (-first.tokens_per_s, first.peak_memory_gib, first.num_npus_used)
-    theirs = (-second.tokens_per_s, second.peak_memory_gib, second.num_npus_used)
+    ours = (-first.tokens_per_s, first.highest_gib, first.num_npus_used)
+    theirs = (-second.tokens_per_s, second.highest_gib, second.num_npus_used)
     return ours != theirs and all(a <= b for a, b in zip(ours, theirs, strict=True))

@@ -378,7 +378,7 @@ def ranked_plans(
 
 def _gap(plan: Plan, objective: str, bound: float | None) -> float | None:
     """Gap between the plan and the best that any could be."""
-    return gap_of(plan.peak_memory_gib if objective == "peak_memory" else plan.step_time_s, bound)
+    return gap_of(plan.highest_gib if objective == "peak_memory" else plan.step_time_s, bound)
 
 
 def gap_of(reached: float, bound: float | None) -> float | None:

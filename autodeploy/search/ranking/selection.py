@@ -144,7 +144,7 @@ def objective_value(plan: Plan, objective: str) -> float:
     if objective == "tokens_per_s_per_npu":
         return -plan.tokens_per_s_per_npu
     if objective == "peak_memory":
-        return plan.peak_memory_gib
+        return plan.highest_gib
     if objective == "npu_hours":
         return plan.step_time_s * plan.num_npus_used
     if objective == "time_to_train" and plan.run is not None and plan.run.days is not None:

@@ -107,8 +107,8 @@ def timed(answer: WhyNot, plan: Plan, result: PlanSet) -> WhyNot:
 
 def short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]) -> WhyNot:
     """Memory that the strategy lacks as it stands, and its cost with the memory choices that make it fit."""
-    stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)
-    needs = {"stage": stage, "needed": plan.peak_memory_gib, "limit": plan.memory_limit_gib}
+    stage = max(range(len(plan.stages)), key=lambda i: max(plan.stages[i].total_gib, plan.stages[i].start_gib or 0.0))
+    needs = {"stage": stage, "needed": plan.highest_gib, "limit": plan.memory_limit_gib}
     if placed is None:
         return WhyNot(rule="memory", message=Message("ranking.stage_cannot_fit", **needs))
     lacking = Message("ranking.stage_exceeds_memory", **needs)
