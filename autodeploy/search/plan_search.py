@@ -56,6 +56,7 @@ def plan(
     progress: Callable[[Progress], None] | None = None,
     should_cancel: Callable[[], bool] | None = None,
     alone: bool = False,
+    first: bool = False,
     of: Spec | None = None,
 ) -> PlanSet:
     """Search the strategies of a spec and return the best, ranked and explained.
@@ -65,6 +66,8 @@ def plan(
     of : the spec that plans are named after, where this one is a part of it.
     alone : only the ranked plans, for a caller that reads nothing else: half the proof, nothing to compare them with,
         no other batches or cards that would divide better, no reason why nothing fits.
+    first : only the first of them, of a spec that fixes nearly all degrees: alone, without a proof, and what is weighed are
+        plans that the search itself made.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def plan(
         part = partial(plan, progress=progress, should_cancel=stop)
         planned = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
         return _with_spares(spec, planned, stop)
-    return plan_pre_training(spec, stop, label, progress=progress, alone=alone, of=of)
+    return plan_pre_training(spec, stop, label, progress=progress, alone=alone or first, first=first, of=of)
 
 
 def plan_pre_training(
@@ -96,6 +99,7 @@ def plan_pre_training(
     *,
     progress: Callable[[Progress], None] | None = None,
     alone: bool = False,
+    first: bool = False,
     of: Spec | None = None,
 ) -> PlanSet:
     """The best strategies of a step of pre-training or fine-tuning, ranked and explained; as `plan`."""
@@ -106,11 +110,11 @@ def plan_pre_training(
     if of is not None:
         prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
     with ReferencePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
-        explored = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
+        explored = _look(prepared, spec, stop, started, progress, alone=alone, first=first, swept=beside.begin)
         searched, frontier, report = explored.searched, explored.frontier, explored.report
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
-        advice, steps = _advice(prepared, searched, frontier, stop, alone=alone)
-        outcome = Outcome(searched, frontier, price, advice, None if alone else beside, steps)
+        advice, steps = _advice(prepared, searched, frontier, stop, alone=alone, first=first)
+        outcome = Outcome(searched, frontier, price, advice, None if alone else beside, steps, only_first=first)
         result = finish(prepared, outcome, replace(label, enumerated_s=explored.enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
         raise no_plan_in_time(spec)
@@ -172,6 +176,7 @@ def _look(
     progress: Callable[[Progress], None] | None,
     *,
     alone: bool,
+    first: bool = False,
     swept: Callable[[], None] | None = None,
 ) -> _Exploration:
     """The space of a spec, and the best of it. swept : called once the space is known, unless `alone`."""
@@ -184,7 +189,7 @@ def _look(
     enumerated_s = time.monotonic() - started
     report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
     report.enumerated()
-    frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
+    frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone, first=first)) or report.so_far()
     return _Exploration(searched, frontier, report, enumerated_s)
 
 
@@ -196,11 +201,14 @@ def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool
     raise no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
 
 
-def _best(spec: Spec, searched: SearchSpace, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
+def _best(
+    spec: Spec, searched: SearchSpace, report: SearchReporter, stop: Deadline, *, alone: bool, first: bool
+) -> SearchState:
     """The best of the candidates and what is proven of the others."""
     kept = from_search(spec.search.top_k)
     search = least_memory if _for_memory(spec) else partial(best_first, parallel=cores() > 1, keep=kept)
     asked, budget = spec.search, budget_of(spec, alone=alone)
+    budget = replace(budget, paths=0) if first else budget
     frontier = search(searched.request(asked.top_k, asked.gap, budget, watch=report.solved, should_cancel=stop))
     if spec.search.distinct == "placements":
         frontier.best = with_placements(frontier.best, spec.search.top_k, stop)
@@ -208,7 +216,13 @@ def _best(spec: Spec, searched: SearchSpace, report: SearchReporter, stop: Deadl
 
 
 def _advice(
-    prepared: Prepared, searched: SearchSpace, frontier: SearchState, stop: Deadline, *, alone: bool
+    prepared: Prepared,
+    searched: SearchSpace,
+    frontier: SearchState,
+    stop: Deadline,
+    *,
+    alone: bool,
+    first: bool = False,
 ) -> tuple[Advice | None, Sequence[Step]]:
     """The ranking by risk, where the spec wants one and there is something to rank: however short the time is.
 
@@ -230,7 +244,7 @@ def _advice(
     if neutral:
         frontier.best = stop.search(partial(adviser.by_prediction, stepping=stepping)) or frontier.best
         return None, adviser.steps
-    advice = stop.search(partial(adviser.advise, hurried=hurried, stepping=stepping)) or adviser.so_far
+    advice = stop.search(partial(adviser.advise, hurried=hurried or first, stepping=stepping)) or adviser.so_far
     return advice, adviser.steps
 
 

@@ -14,7 +14,7 @@ from autodeploy.messages import Message, joined
 from autodeploy.search.branch_and_bound.frontier import outer_tuples
 from autodeploy.search.branch_and_bound.search_space import search_space
 from autodeploy.search.plan_search import plan, with_best_batch
-from autodeploy.search.predictions import estimate, lowered, predict, reestimate
+from autodeploy.search.predictions import estimate, lowered, predict, reestimate, with_run
 from autodeploy.search.prepared import context_for, prepare
 from autodeploy.search.ranking.nearest_legal import nearest_changes
 from autodeploy.search.ranking.one_strategy import place as place_candidate
@@ -179,6 +179,11 @@ def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> 
     """
     if is_whole(strategy, moe=spec.model.is_moe):
         return estimate(spec.model_copy(update={"strategy": strategy}))
+    if spec.training.rl is None and best is not None and best.counterfactuals:
+        prepared = prepare(spec)
+        step = PartialStrategy.of(prepared, strategy, best).stepped
+        if step is not None:
+            return with_run(prepared, predict(prepared, step).plan)
     answer = _explained(spec, strategy, best, alone=True)
     if answer.completed is None:
         near = joined((Message("common.place", place=n.change, message=n.effect) for n in answer.nearest), "semicolon")

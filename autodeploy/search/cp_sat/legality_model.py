@@ -196,6 +196,7 @@ class LegalityModel:
         self.model.clear_assumptions()
         self.model.add_assumptions([self.literals[n] for n in chosen])
         solver = new_solver()
+        solver.parameters.cp_model_presolve = False  # takes several times as long as such a question
         if solver.solve(self.model) != cp_model.INFEASIBLE:
             return None
         index = {self.literals[n].index: n for n in chosen}

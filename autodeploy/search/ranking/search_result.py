@@ -82,6 +82,7 @@ class Outcome:
     searched : the space and its bounds. frontier : the plans, and what is left open. unrestricted : what the target
         costs. advice : the ranking by risk; without it plans are ranked by the objective. beside : what stands beside
         the plans; without it they stand alone. steps : of the first plan's axes, of which there are plans.
+    only_first : whether the first plan is all that is described.
     """
 
     searched: SearchSpace
@@ -90,6 +91,7 @@ class Outcome:
     advice: Advice | None = None
     beside: ReferencePlans | None = None
     steps: Sequence[Step] = ()
+    only_first: bool = False
 
 
 def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: Deadline) -> PlanSet:
@@ -104,6 +106,8 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     searched, frontier, advice, beside = outcome.searched, outcome.frontier, outcome.advice, outcome.beside
     hurried = deadline.finish()
     order, neutral = chosen(frontier, advice, spec.search)
+    if outcome.only_first:
+        order, neutral = order[:1], []
     pool = frontier.best if advice is None else [each.solved for each in advice.weighed]
     moved = [] if hurried else stepped(outcome.steps, [*order[:1], *pool])
     documents = _described([*order, *neutral, *(each for _, each in moved)], spec, identity, deadline, hurried=hurried)

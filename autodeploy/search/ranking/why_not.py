@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.space.candidates import Candidates
     from autodeploy.space.feature_choice import FeatureChoice
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.planset import Counterfactual, Plan, PlanSet
     from autodeploy.specs.search import AxisValue
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -151,7 +151,8 @@ class PartialStrategy:
     """A question: the axes that are given of a strategy, and the spec that they are to be a plan of.
 
     ratio : of measured over predicted times, by which every time of an answer is multiplied.
-    beside : the recommended strategy, if known: of many axes those that it has are not named.
+    beside : the recommended strategy, if known: of many axes those that it has are not named. steps : of its axes, that
+        its search took.
     """
 
     spec: Spec
@@ -161,6 +162,7 @@ class PartialStrategy:
     context: Context
     ratio: float = 1.0
     beside: Strategy | None = None
+    steps: tuple[Counterfactual, ...] = ()
 
     @classmethod
     def of(cls, prepared: Prepared, strategy: Strategy, known: PlanSet | None) -> PartialStrategy:
@@ -174,6 +176,7 @@ class PartialStrategy:
             prepared.context,
             prepared.identity.ratio,
             beside,
+            () if known is None else known.counterfactuals,
         )
 
     @property
@@ -186,6 +189,18 @@ class PartialStrategy:
         """`tp=8, pp=4, recompute=…`, in any language."""
         beside: dict[str, Any] = {} if self.beside is None else self.beside.model_dump()
         return shown_axes(self.axes, beside, sorted(self.strategy.model_fields_set - self.axes.keys()))
+
+    @property
+    def has_all_degrees(self) -> bool:
+        """Whether no degree is left to choose; chunks and schedule may be: few of them go with the others."""
+        return self.axes.keys() >= DEGREES - {"vpp", "schedule"}
+
+    @property
+    def stepped(self) -> Strategy | None:
+        """The strategy of the step that gives just these axes, with what else is given; None where none is known."""
+        axes = self.axes
+        step = next((each.strategy for each in self.steps if each.axes == axes), None)
+        return None if step is None else self.as_given(step) or step
 
     def pinned(self, axes: Mapping[Axis, AxisValue]) -> Spec:
         """The spec of a search among strategies with these axes; of the given ones it says nothing else."""
@@ -206,14 +221,14 @@ class PartialStrategy:
     def _switched(self) -> tuple[str, ...]:
         return tuple(name for name in SWITCHED if name in self.strategy.model_fields_set)
 
-    def as_given(self, plan: Plan) -> Strategy | None:
-        """The plan's strategy with what else is given, such as recomputation; None where it has that already."""
+    def as_given(self, strategy: Strategy) -> Strategy | None:
+        """A strategy with what else is given, such as recomputation; None where it has that already."""
         names = self.strategy.model_fields_set - self.axes.keys()
         given = {name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name) is not None}
-        changes = {name: value for name, value in given.items() if value != getattr(plan.strategy, name)}
+        changes = {name: value for name, value in given.items() if value != getattr(strategy, name)}
         if "swap" in changes:
             changes.setdefault("swap_per_stage", None)
-        return plan.strategy.model_copy(update=changes) if changes else None
+        return strategy.model_copy(update=changes) if changes else None
 
 
 def shown_axes(axes: Mapping[Any, Any], beside: Mapping[str, Any], others: Iterable[str] = ()) -> str:
@@ -241,13 +256,13 @@ def explain_partly_given(
     search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free; None
         compares with nothing.
     """
-    answer = search(asked.pinned(asked.axes), alone=True)
+    answer = search(asked.pinned(asked.axes), alone=True, first=asked.has_all_degrees)
     if not answer.plans:
         return _ruled_out(asked, answer)
     result = answer if best is None else best()
     step = next((each for each in result.counterfactuals if each.axes == asked.axes), None)
     plan = _better(answer.plans[0], result, asked.axes) if step is None else predicted(step.strategy)
-    whole = asked.as_given(plan)
+    whole = asked.as_given(plan.strategy)
     if whole is not None:
         stands = predicted(whole)
         if not stands.fits:
