@@ -66,8 +66,8 @@ def plan(
     of : the spec that plans are named after, where this one is a part of it.
     alone : only the ranked plans, for a caller that reads nothing else: half the proof, nothing to compare them with,
         no other batches or cards that would divide better, no reason why nothing fits.
-    first : only the first of them, of a spec that fixes nearly all degrees: alone, without a proof, and what is weighed are
-        plans that the search itself made.
+    first : only the first of them, of a spec that fixes nearly all degrees: alone, without a proof, and what is weighed
+        are plans that the search itself made.
 
     Raises
     ------

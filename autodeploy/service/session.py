@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from autodeploy.formats import registry as exporters
@@ -18,7 +19,7 @@ from autodeploy.service.clusters.overlays import with_overlay
 from autodeploy.service.launch_requests import refuse_illegal
 from autodeploy.service.requests.callers import ANYONE, AccessService, AuditLog, Principal
 from autodeploy.service.requests.intake import best_of, with_checkpoints
-from autodeploy.service.runner.call_pool import CallPool
+from autodeploy.service.runner.call_pool import CallPool, KeptAnswers
 from autodeploy.service.runner.embedded import EmbeddedRunner
 from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER, load_planner
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 
 # Of the process that takes searches; each search has one more, and so has the queue.
 WORKER_CONNECTIONS = 1
-KEPT_REFUSALS = 128  # each a line or two for some thirty strategies
+KEPT_ANSWERS = 512  # each a plan of some 20 KiB, or a line or two for some thirty strategies
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -95,8 +96,8 @@ class Services:
     searchers: CallPool | None
     planner_module: str
     principal: Principal = ANYONE
-    refusals: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = field(default_factory=dict, repr=False)
-    """Refusals of targets, by spec and strategies."""
+    kept: KeptAnswers = field(default_factory=lambda: KeptAnswers(KEPT_ANSWERS), repr=False)
+    """Refusals of targets and changed plans."""
 
     def for_caller(self, principal: Principal) -> Services:
         """The same services; what another team has is not there."""
@@ -153,13 +154,8 @@ class Services:
         Remembered: pages of the same plans are opened again and again.
         """
         asked = (spec.model_dump_json(), tuple(each.model_dump_json() for each in strategies))
-        broken = self.refusals.get(asked)
-        if broken is None:
-            broken = self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
-            for oldest in tuple(self.refusals)[: 1 - KEPT_REFUSALS]:  # others may be at it too
-                self.refusals.pop(oldest, None)
-            self.refusals[asked] = broken
-        return broken
+        make = partial(self._call, calls.rules_broken, self.planner_module, spec, tuple(strategies))
+        return self.kept.answer(asked, make)
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """Gain of each feature of the spec's strategy, or of its best plan's; nothing is stored.
@@ -252,10 +248,14 @@ class Services:
     def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
         """The plan of a stored plan's strategy and spec as they were changed; nothing is stored.
 
-        Errors as `why_not`, and SpecError when no plan has what was changed.
+        Remembered, as changes are turned back and sent to others. Errors as `why_not`, and SpecError when no plan has
+        what was changed.
         """
         best = view.plan_set if spec == spec_of(view.plan_set.search) else None
-        return self._call(calls.complete, self.planner_module, self._with_overlay(spec), strategy, best)
+        spec = self._with_overlay(spec)
+        known = "" if best is None else best.search.id
+        asked = (spec.model_dump_json(), strategy.model_dump_json(exclude_unset=True), known)
+        return self.kept.answer(asked, partial(self._call, calls.complete, self.planner_module, spec, strategy, best))
 
     def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
         """The same of a spec, for which the best plan is searched.

@@ -45,6 +45,16 @@ def test_the_answer_is_one_line_in_view_and_changes_are_kept_in_the_address(
         assert page.url.count("kept=") == 1
 
 
+def test_values_of_a_choice_are_asked_for_while_it_is_looked_over(visitor: Visitor, site: Site) -> None:
+    plan_id = site.services.searches.plans(site.stored["good"])[0].plan_id
+    page = visitor.open(f"/plans/{plan_id}?lang=en")
+    with page.expect_response(lambda answer: "what-if" in answer.url and answer.status == 204) as ahead:
+        page.locator("#knob-recompute").focus()
+    assert ahead.value.request.headers["x-ahead"] == "1"
+    with page.expect_response(lambda answer: "what-if" in answer.url and answer.status != 204):
+        page.locator("#knob-recompute").select_option("full")
+
+
 def test_a_picture_is_saved_as_png_and_its_table_as_csv(visitor: Visitor, site: Site) -> None:
     page = visitor.open(f"/searches/{site.stored['good']}?lang=en#pictures", charts=True)
     section = page.locator("section", has=page.locator("#chart-time"))

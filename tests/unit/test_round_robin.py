@@ -1,14 +1,15 @@
-"""Places in the pool of calls: keys take turns, and none has them all."""
+"""Places in the pool of calls: keys take turns, and none has them all; what was answered is kept."""
 
 from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from autodeploy.kit.errors import LimitError, OverloadError
-from autodeploy.service.runner.call_pool import RoundRobin
+from autodeploy.kit.errors import LimitError, OverloadError, SpecError
+from autodeploy.service.runner.call_pool import KeptAnswers, RoundRobin
 
 pytestmark = pytest.mark.unit
 
@@ -96,3 +97,46 @@ def test_a_call_that_fails_gives_its_turn_back():
         with pytest.raises(ValueError, match="no"), turns.turn("a", 1.0):
             raise ValueError("no")
     assert (turns.in_use, turns.waiting) == (0, 0)
+
+
+def test_an_answer_is_made_once_and_so_is_a_refusal() -> None:
+    kept, made = KeptAnswers(2), []
+
+    def make(name: str) -> str:
+        made.append(name)
+        if name == "refused":
+            raise SpecError(name)
+        if name == "overloaded":
+            raise OverloadError(name)
+        return name.upper()
+
+    def ask(name: str) -> str:
+        return kept.answer(name, lambda: make(name))
+
+    assert [ask("a"), ask("a")] == ["A", "A"]
+    for _ in range(2):
+        with pytest.raises(SpecError):
+            ask("refused")
+        with pytest.raises(OverloadError):
+            ask("overloaded")
+    assert made == ["a", "refused", "overloaded", "overloaded"]
+    assert [ask("b"), ask("c"), ask("b"), ask("a")] == ["B", "C", "B", "A"]
+    assert made[4:] == ["b", "c", "a"]
+
+
+def test_who_asks_what_is_being_made_waits_for_it() -> None:
+    kept, begun, go_on, made = KeptAnswers(4), threading.Event(), threading.Event(), []
+
+    def slow() -> int:
+        made.append(1)
+        begun.set()
+        assert go_on.wait(10)
+        return 7
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(kept.answer, "question", slow)
+        assert begun.wait(10)
+        second = threads.submit(kept.answer, "question", slow)
+        go_on.set()
+        assert (first.result(10), second.result(10)) == (7, 7)
+    assert made == [1]

@@ -197,6 +197,22 @@
     addRow(change);
   }
 
+  // While a choice is looked over the server is asked for its values, the nearest first, so that it knows them once one is
+  // taken. What it answers ahead is empty.
+  const lookAhead = async (knob) => {
+    const options = [...knob.options];
+    const at = knob.selectedIndex;
+    const nearest = options.map((_, place) => place).sort((a, b) => Math.abs(a - at) - Math.abs(b - at));
+    for (const place of nearest.slice(1)) {
+      if (document.activeElement !== knob || knob.selectedIndex !== at) return;
+      if (options[place].classList.contains("refused")) continue;
+      const body = new URLSearchParams(new FormData(form));
+      body.set(knob.name, options[place].value);
+      const answer = await fetch(form.action, { method: "POST", headers: { Accept: "application/json", "X-Ahead": "1" }, body });
+      if (!answer.ok) return;
+    }
+  };
+
   // A server that has too much to do is asked again a little later.
   const ask = async (tries = 3) => {
     const number = ++asked;
@@ -219,6 +235,7 @@
     if (!event.submitter?.hasAttribute("formaction")) event.preventDefault();
   });
   for (const each of turnable) {
+    if (each.options) each.addEventListener("focus", () => lookAhead(each).catch(() => {}));
     each.addEventListener("change", () => {
       if (each.name === "device") follow(each.value);
       remember();

@@ -13,18 +13,19 @@ import signal
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from autodeploy.kit.errors import LimitError, OverloadError
+from autodeploy.kit.errors import LimitError, OverloadError, SpecError
 from autodeploy.messages import Message
 from autodeploy.service.runner import processes
 from autodeploy.service.runner.runner import CallTally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from concurrent.futures import ProcessPoolExecutor
 
     from autodeploy.kit.settings import Settings
@@ -254,6 +255,43 @@ class CallPool:
         """Ends the processes and what they compute."""
         for process in self._processes:
             process.end()
+
+
+class KeptAnswers:
+    """The last answers of a few hundred questions, refusals too; who asks what is being computed waits for it.
+
+    Parameters
+    ----------
+    most : answers that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, Future[Any]] = {}
+
+    def answer(self, question: Hashable, make: Callable[[], Answer]) -> Answer:
+        """The kept answer to a question, or the one that is made now."""
+        with self._lock:
+            kept = self._kept.pop(question, None)
+            own = kept is None
+            future: Future[Answer] = Future() if kept is None else kept
+            self._kept[question] = future
+            for oldest in tuple(self._kept)[: -self._most]:
+                del self._kept[oldest]
+        if own:
+            self._fill(question, future, make)
+        return future.result()
+
+    def _fill(self, question: Hashable, future: Future[Answer], make: Callable[[], Answer]) -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:
+            if not isinstance(error, SpecError):  # of this moment, not of the question
+                with self._lock:
+                    if self._kept.get(question) is future:
+                        del self._kept[question]
+            future.set_exception(error)
 
 
 class _CallProcess:
