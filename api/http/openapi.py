@@ -41,20 +41,33 @@ WITHOUT_BODY = ("service",)
 EXPORTS = frozenset({"export_plan"})
 # What the schema says too, in our words and in pydantic's.
 SAID_BY_SCHEMA = ("field_fault", "pydantic")
-KEYS_SAID_BY_SCHEMA = frozenset({"common.is_required", "common.unknown_key"})
+KEYS_SAID_BY_SCHEMA = frozenset({"common.unknown_key"})
+# Of the same section, what no schema says: numbers that no database keeps.
+BEYOND_SCHEMA = {"body": ("field_fault.is_not_finite", "field_fault.is_too_big")}
 
 
 @cache
 def groups() -> dict[str, dict[str, str]]:
     """Every group: its keys with their sentences."""
     said = [rule.text for rule in load_rules()] + [rule.text for rule in flag_rules()]
-    texts = {text.key: str(text) for text in said} | catalogue("en")
+    texts = {text.key: str(text) for text in said} | _whole(catalogue("en"))
     by_schema = {key for key in texts if key.partition(".")[0] in SAID_BY_SCHEMA} | KEYS_SAID_BY_SCHEMA
     texts_of_groups = {
-        group: {key: text for key, text in sorted(texts.items()) if _section(key) in names and key not in by_schema}
+        group: {
+            key: text
+            for key, text in sorted(texts.items())
+            if (_section(key) in names and key not in by_schema) or key in BEYOND_SCHEMA.get(group, ())
+        }
         for group, names in SECTIONS.items()
     }
     return texts_of_groups | {INSIDE: {key: texts[key] for key in sorted(by_schema)}}
+
+
+def _whole(texts: dict[str, str]) -> dict[str, str]:
+    """Texts by the keys that answers name: plural forms of one are one, in the form of many."""
+    plural = {key.removesuffix("_other") for key in texts if key.endswith("_other")}
+    forms = {f"{key}_{form}" for key in plural for form in ("one", "other")}
+    return {key: text for key, text in texts.items() if key not in forms} | {k: texts[f"{k}_other"] for k in plural}
 
 
 def _section(key: str) -> str:

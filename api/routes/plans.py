@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.http.dependencies import PlanId, SearchesDep, ServicesDep, read_document, run_slowly
 from api.http.openapi import spec_request_body
 from api.http.problems import responses
+from autodeploy.formats.registry import FORMATS, own_exporters
 from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.specs.artefact import MEDIA_TYPES, Artefact
 from autodeploy.specs.commissioning import LAUNCH, Commissioning
@@ -15,7 +16,15 @@ from autodeploy.specs.planset import Plan
 from autodeploy.specs.resources import PlanDocument
 
 router = APIRouter(prefix="/v1", tags=["plans"])
-Format = Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])]
+Format = Annotated[
+    str,
+    Query(
+        max_length=40,
+        description="the format",
+        examples=["mindspeed-llm"],
+        json_schema_extra={"enum": sorted((*FORMATS, *own_exporters()))},
+    ),
+]
 Lang = Annotated[Literal["en", "zh"], Query(description="the language of html and markdown")]
 FILE: dict[int | str, dict[str, Any]] = {
     200: {

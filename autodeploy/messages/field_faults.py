@@ -45,7 +45,7 @@ _QUOTING: dict[str, str] = {
 }
 _WANTED = {"is_no_whole_number": "a_whole_number", "is_no_number": "a_number"}
 # Of the key itself, by the type of a complaint.
-_OF_KEYS = {"extra_forbidden": "common.unknown_key", "missing": "common.is_required"}
+_OF_KEYS = {"extra_forbidden": "common.unknown_key", "missing": "field_fault.is_missing"}
 # What is counted, by the type of a complaint about too few or too many.
 _COUNTED = {
     **dict.fromkeys(("too_short", "too_long"), "entries"),

@@ -160,7 +160,7 @@ def sequences_of(text: str, seq_length: Any) -> int | None:
     """
     match = TOKENS_OF_A_STEP.fullmatch(text.strip())
     length = whole_amount(seq_length) if isinstance(seq_length, str) else seq_length
-    if match is None or not isinstance(length, int) or length < 1:
+    if match is None or not isinstance(length, int | float) or length < 1:
         return None
     amounts = [amount for units in (BINARY, DECIMAL) if (amount := _amount(match[1], units)) is not None]
     if not amounts:

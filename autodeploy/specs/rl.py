@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -104,6 +105,10 @@ class PromptLength(Document):
         return -int(-(self.mean or 1.0) // 1) if self.max is None else self.max
 
 
+LENGTH: Final = re.compile(r"^[1-9][0-9]{0,6}$")
+"""A length in tokens, as the key of a mapping."""
+
+
 def _as_histogram(value: Any) -> Any:
     """Lengths written as text become numbers; what is none is told where it stands."""
     if not isinstance(value, Mapping):
@@ -111,7 +116,7 @@ def _as_histogram(value: Any) -> Any:
     histogram: dict[int, Any] = {}
     for length, share in value.items():
         text = str(length)
-        if isinstance(length, bool) or not (text.isascii() and text.isdecimal() and 0 < int(text) <= 16_777_216):
+        if isinstance(length, bool) or not LENGTH.fullmatch(text):
             raise FieldFault(
                 Message("field_fault.is_no_whole_number", value=repr(text[:40])),
                 Message("field_fault.at_least", bound=1),
@@ -135,7 +140,10 @@ class ResponseLength(Document):
     histogram: Annotated[
         dict[int, Annotated[float, Field(ge=0.0, le=1e15)]] | None,
         BeforeValidator(_as_histogram),
-        Field(description="length in tokens: share of responses; instead of mean, max and cv"),
+        Field(
+            description="length in tokens: share of responses; instead of mean, max and cv",
+            json_schema_extra={"propertyNames": {"pattern": LENGTH.pattern}},
+        ),
     ] = None
 
     @field_validator("max")

@@ -89,8 +89,7 @@ def offloaded(text: str) -> tuple[Offload, ...]:
 
 def no_value(axis: str, value: object) -> Message:
     """That an axis has no such value."""
-    fault = Message("field_fault.is_invalid", value=repr(str(value)[:40]))
-    return Message("common.place", place=axis, message=fault)
+    return Message("specs.axis_has_no_value", axis=axis, value=repr(str(value)[:40]))
 
 
 def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
@@ -321,7 +320,7 @@ class SearchSpec(Document):
         names = [release.name for release in releases() if release.framework == target]
         if name is not None and target is not None and name not in names:
             hint = Message("common.one_of", names=", ".join(names)) if names else Message("common.leave_it_out")
-            raise FieldFault(Message("field_fault.is_invalid", value=repr(name)), hint)
+            raise FieldFault(Message("stack.has_no_such_release", framework=target, name=repr(name)), hint)
         return name
 
     @property

@@ -23,7 +23,7 @@ from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault, fault_of
 from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
-from autodeploy.specs.rl import RlTraining
+from autodeploy.specs.rl import LENGTH, RlTraining
 from autodeploy.specs.strategy import OptimizerName
 from autodeploy.specs.tuning import SEQUENCES_OF_A_PAIR, TUNINGS, DpoSpec, LoraSpec, Tuning
 from cost_models.optimizers import OPTIMIZERS
@@ -141,7 +141,10 @@ class TrainingSpec(Document):
     model_config = ConfigDict(
         json_schema_extra={
             "if": {"properties": {"kind": {"const": "rl_post_training"}}, "required": ["kind"]},
-            "then": {"required": ["rl"], "properties": dict.fromkeys(FROM_RL, False)},
+            "then": {
+                "required": ["rl"],
+                "properties": {"rl": {"type": "object"}, **dict.fromkeys(FROM_RL, False)},
+            },
             "else": {"required": list(FROM_RL), "properties": {"rl": {"type": "null"}}},
         }
     )
@@ -216,7 +219,10 @@ class TrainingSpec(Document):
     ] = None
     sequence_length_histogram: Annotated[
         dict[str, Annotated[float, Field(ge=0.0, le=1e15)]] | None,
-        Field(description="document length in tokens: share of documents; absent: sequences are full"),
+        Field(
+            description="document length in tokens: share of documents; absent: sequences are full",
+            json_schema_extra={"propertyNames": {"pattern": LENGTH.pattern}},
+        ),
     ] = None
     norm_precision: Literal["bf16", "fp32"] = "bf16"
     recipe: Annotated[TrainingRecipe | None, omitted("optimizer and learning rate for the launch")] = None
@@ -306,7 +312,7 @@ class TrainingSpec(Document):
     def _lengths_are_tokens(cls, value: dict[str, float] | None) -> dict[str, float] | None:
         if value is None:
             return None
-        bad = [length for length in value if not (length.isascii() and length.isdigit() and 0 < int(length) < 2**31)]
+        bad = [length for length in value if not LENGTH.fullmatch(length)]
         if bad:
             raise FieldFault(
                 Message("field_fault.is_no_whole_number", value=repr(bad[0][:40])),

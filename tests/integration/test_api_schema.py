@@ -54,6 +54,13 @@ def test_a_rule_is_said_by_a_key_of_the_document_or_not_at_all(app, answers):
     told = keyed(Message("common.place", place="/run", message=Message("common.there_is_no", what="key", name="x")))
     assert keys_of(told) == {"common.place", "common.there_is_no"} <= known
     # What the schema says is no excuse, nor is what nobody wrote down.
-    for key in ("field_fault.is_no_whole_number", "specs.is_required", "common.unknown_key", "pydantic.greater_than"):
+    for key in (
+        "field_fault.is_no_whole_number",
+        "field_fault.is_missing",
+        "common.unknown_key",
+        "pydantic.greater_than",
+    ):
         assert key not in known
     assert not keys_of({"key": None, "values": {}}) <= known
+    # What a rule requires beside the schema, plural forms by the one key that answers name, numbers beyond all storage.
+    assert known >= {"common.is_required", "common.entries_expected", "field_fault.is_too_big"}

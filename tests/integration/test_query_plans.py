@@ -9,14 +9,15 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select, update
 
 from autodeploy.service.requests.callers import AuditEntries, AuditFilter
-from autodeploy.service.store import search_list
+from autodeploy.service.store import runs, search_list
 from autodeploy.service.store.base import new_search_id
 from autodeploy.service.store.keys import ApiKeys
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.queue_state import Waiting, used_s
+from autodeploy.service.store.runs import Runs
 from autodeploy.service.store.search_list import SORTS, SearchFilter, page
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import SearchRow
@@ -118,6 +119,20 @@ def test_counts_claims_and_reuse_have_their_indexes(filled: Database) -> None:
         assert Queue(session).claim_next("me", now=NOW) is not None
     found = indexed(plans)
     assert all(f"ix_searches_{name}" in found for name in ("status", "content", "finished_at", "queued_lane")), found
+
+
+def test_the_newest_of_a_cluster_are_walked_or_gathered_from_its_index(filled: Database, monkeypatch) -> None:
+    monkeypatch.setattr(runs, "WALKED_NEWEST", 3)
+    with filled.write() as session:
+        session.execute(update(SearchRow).values(num_plans=1, cluster="there"))
+        newest = session.scalars(
+            select(SearchRow.id).where(SearchRow.status == "optimal").order_by(SearchRow.id.desc())
+        ).all()
+        with plans_of(session) as plans:
+            found = [Runs(session).planned_ids("there", limit=limit) for limit in (1, 4, 100)]
+        assert found == [newest[:1], newest[:4], newest]
+        assert Runs(session).planned_ids("elsewhere", limit=4) == []
+    assert "ix_searches_cluster" in indexed(plans)
 
 
 def test_the_audit_log_has_an_index_of_its_filters(filled: Database, monkeypatch) -> None:

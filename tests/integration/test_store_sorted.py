@@ -10,8 +10,8 @@ import pytest
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.store import search_list
-from autodeploy.service.store.base import new_search_id
-from autodeploy.service.store.search_list import SORTS, SearchFilter, page
+from autodeploy.service.store.base import first_id_at
+from autodeploy.service.store.search_list import NEWEST, SORTS, WORDS, SearchFilter, page
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import SearchRow
 from tests.integration.test_store_searches import NOW, new_row
@@ -42,8 +42,9 @@ def fill(database: Database) -> list[dict[str, Any]]:
     known = []
     with database.write() as session:
         for n in range(30):
-            at = NOW + timedelta(hours=n)
-            row = new_row(new_search_id(at), model=f"model {n % 2}", at=at)
+            # Two in a millisecond, whose ids are in the other order than their moments.
+            at = NOW + timedelta(hours=n - n % 2, microseconds=300 * (n % 2))
+            row = new_row(f"{first_id_at(at)}{99 - n:06}", model=f"model {n % 2}", at=at)
             row.status = dice.choice(("queued", "feasible"))
             row.num_npus = dice.choice((None, 8, 16, 16, 384))
             row.seq_length, row.global_batch_size = dice.choice((4096, 8192)), dice.choice((64, 15_360))
@@ -76,7 +77,11 @@ def expected(known: list[dict[str, Any]], where: SearchFilter, sort: str) -> lis
         and (where.created_before is None or row["at"] < where.created_before)
     ]
     by_id = sorted(kept, key=lambda row: row["id"], reverse=down)
-    valued = sorted((row for row in by_id if row[name] is not None), key=lambda row: row[name], reverse=down)
+    # Equal figures are in the order of moments, words and searches without a value in that of ids.
+    equal = (
+        by_id if name in {*WORDS, NEWEST.removeprefix("-")} else sorted(by_id, key=lambda row: row["at"], reverse=down)
+    )
+    valued = sorted((row for row in equal if row[name] is not None), key=lambda row: row[name], reverse=down)
     # A stable sort keeps the order of the ids among equal values, also in reverse.
     return [row["id"] for row in (*valued, *(row for row in by_id if row[name] is None))]
 

@@ -309,7 +309,7 @@ def test_database_upgrade_and_doctor(command, monkeypatch, tmp_path):
     assert (code, "created on first use" in out) == (0, True)
     code, out, err = command("db", "upgrade")
     assert (code, out) == (0, "")
-    assert "the database is at revision 0010" in err
+    assert "the database is at revision 0011" in err
     code, out, _ = command("doctor")
     assert code == 0
     assert "PASS  database: SQLite\n" in out

@@ -79,7 +79,7 @@ def test_a_list_is_titled_in_chinese(chinese: Any, arguments: list[str], said: s
 
 def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) -> None:
     backup = tmp_path / "backup.jsonl"
-    assert "数据库版本为 0010" in chinese("db", "upgrade")[2]
+    assert "数据库版本为 0011" in chinese("db", "upgrade")[2]
     assert f"写入 {backup}" in chinese("db", "export", str(backup))[2]
     assert "已加入：0" in chinese("db", "import", str(backup))[2]
     assert "already" not in chinese("db", "prune", "--older-than", "9d")[2]
@@ -87,7 +87,7 @@ def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) ->
     assert code == 0
     assert "请立即保存" in told
     assert "请立即保存" not in out
-    assert "the database is at revision 0010" in chinese("db", "upgrade", "--lang", "en")[2]
+    assert "the database is at revision 0011" in chinese("db", "upgrade", "--lang", "en")[2]
     written = tmp_path / "spec.yaml"
     assert "已写入" in chinese("import", str(FILES / "megatron_dense.sh"), "-o", str(written))[2]
 

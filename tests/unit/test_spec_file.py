@@ -227,7 +227,7 @@ def test_an_axis_is_held_only_to_values_that_exist(field, axis, value, hint):
     with pytest.raises(SpecError) as caught:
         read_spec_document(factories.spec_document() | {"search": {field: constraint}})
     (error,) = caught.value.errors
-    assert (error.path, error.message) == (f"/search/{field}", f"{axis}: invalid value {str(value)!r}")
+    assert (error.path, error.message) == (f"/search/{field}", f"{axis} cannot be {str(value)!r}")
     assert error.hint.startswith(hint)
 
 

@@ -107,7 +107,7 @@ def _widen(definitions: dict[str, Any], ref_template: str) -> None:
         }
     if "TrainingSpec" in definitions:
         number = {"type": "integer", "minimum": 1, "maximum": 10_000_000, "examples": [15_360]}
-        amount = r"^[1-9][0-9]{0,2}(\.[0-9]{1,3})?[kKMG]? tokens$"
+        amount = r"^[1-9][0-9]{0,2}(\.[0-9]{1,3})?[kKM]? tokens$"
         tokens = {"type": "string", "pattern": amount, "description": "or tokens of a step", "examples": ["4M tokens"]}
         batch = {"description": "sequences in a global batch", "anyOf": [number, ref("BatchSize"), tokens]}
         definitions["TrainingSpec"]["properties"]["global_batch_size"] = batch

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 # The newest revision in `migrations/versions`; a test compares.
-HEAD_REVISION = "0010"
+HEAD_REVISION = "0011"
 # Any fixed number: several processes that migrate one PostgreSQL database at once wait for each other on it.
 LOCK = 7_205_384_001
 

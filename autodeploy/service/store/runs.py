@@ -14,6 +14,7 @@ from sqlalchemy import Text, cast, delete, or_, select, update
 
 from autodeploy.messages import Message
 from autodeploy.service.store.plan_rows import Plans
+from autodeploy.service.store.search_list import WALKED_NEWEST, indexed_word
 from autodeploy.service.store.tables import OverlayRow, PlanRow, ReestimateRow, RunRow, SearchRow
 
 if TYPE_CHECKING:
@@ -153,13 +154,14 @@ class Runs:
 
     def planned_ids(self, cluster: str, *, limit: int, team: str | None = None) -> list[str]:
         """Ids of the newest searches on a cluster that found plans, of one team or of all."""
-        query = _planned(select(SearchRow.id), cluster, limit)
-        return list(self.session.scalars(query if team is None else query.where(SearchRow.team == team)))
+        query: Any = select(SearchRow.id)
+        found = _planned(self.session, query if team is None else query.where(SearchRow.team == team), cluster, limit)
+        return [row[0] for row in found]
 
     def planned_searches(self, where: Ledger, *, limit: int) -> tuple[SearchTexts, ...]:
         """The newest searches of the team on a cluster that found plans."""
         query: Any = select(SearchRow.id, cast(SearchRow.spec, Text)).where(SearchRow.team == where.team)
-        rows = self.session.execute(_planned(query, where.cluster, limit)).all()
+        rows = _planned(self.session, query, where.cluster, limit)
         return tuple(SearchTexts(row[0], row[1], Plans(self.session).texts(row[0])) for row in rows)
 
     def replace_reestimates(self, search_ids: Sequence[str], rows: Iterable[ReestimateRow]) -> None:
@@ -197,13 +199,17 @@ def _of_cluster(query: Select[Any], where: Ledger, limit: int, also: str = "") -
     return of_cluster.order_by(RunRow.id.desc()).limit(limit)
 
 
-def _planned(query: Select[Any], cluster: str, limit: int) -> Select[Any]:
-    return (
-        # Concatenated, the id is no longer that of its index, which a cluster of old searches would be looked for in.
-        query.where(SearchRow.cluster == cluster, SearchRow.status.in_(FINISHED_WITH_PLANS), SearchRow.num_plans > 0)
-        .order_by((SearchRow.id + "").desc())
-        .limit(limit)
-    )
+def _planned(session: Session, query: Select[Any], cluster: str, limit: int) -> Sequence[Any]:
+    """Rows of the newest searches on a cluster: among those that came last, else from the index of clusters."""
+    planned = query.where(SearchRow.status.in_(FINISHED_WITH_PLANS), SearchRow.num_plans > 0).limit(limit)
+    last = session.scalar(select(SearchRow.id).order_by(SearchRow.id.desc()).offset(WALKED_NEWEST).limit(1))
+    newest = planned.where(SearchRow.cluster == cluster).order_by(SearchRow.id.desc())
+    rows = session.execute(newest if last is None else newest.where(SearchRow.id > last)).all()
+    if last is None or len(rows) == limit:
+        return rows
+    # Concatenated, the cluster is that of its index, and the id no longer that of its own, which would be walked.
+    of_cluster = planned.where(indexed_word(SearchRow.cluster) == cluster)
+    return session.execute(of_cluster.order_by((SearchRow.id + "").desc())).all()
 
 
 # Who changed an overlay and when, as the overlay says it, and the warning of plans that rest on a fresh one.

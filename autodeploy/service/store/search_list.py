@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, func, literal, literal_column, or_, select, tuple_
+from sqlalchemy import and_, case, func, literal, literal_column, or_, select, tuple_
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -98,7 +98,10 @@ class _Order:
 
     @property
     def ties(self) -> tuple[Any, ...]:
-        """Columns that order equal values; an index of a figure has the moment, which is shorter than an id."""
+        """Columns that order equal values; an index of a figure has the moment, which is shorter than an id.
+
+        Rows without a value are in no such index, and in the order of ids.
+        """
         return (SearchRow.id,) if self.by_id or self.by_word else (SearchRow.created_at, SearchRow.id)
 
     @property
@@ -245,7 +248,7 @@ def _next_word(session: Session, order: _Order, word: str | None) -> str | None:
     if order.column is SearchRow.status:
         words = sorted(STATUSES, reverse=order.down)
         return next((each for each in words if word is None or (each < word if order.down else each > word)), None)
-    column = _word(order.column)
+    column = indexed_word(order.column)
     query = select(func.max(column) if order.down else func.min(column))
     if word is not None:
         query = query.where(column < word if order.down else column > word)
@@ -277,11 +280,12 @@ def _filters(where: SearchFilter, *, unindexed: bool = False) -> list[ColumnElem
 def _words(session: Session, where: SearchFilter) -> list[tuple[ColumnElement[Any], str]]:
     """Filtered columns with an index of their own, as it has them, and the values asked for."""
     equal = {SearchRow.profile: where.profile, SearchRow.author: where.author, SearchRow.model_name: where.model}
-    words = [(_word(column), value) for column, value in equal.items() if value is not None]
+    words = [(indexed_word(column), value) for column, value in equal.items() if value is not None]
     return words if where.status is None else [*words, (indexed_status(session), where.status)]
 
 
-def _word(column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
+def indexed_word(column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
+    """The column as the index of its rare words has it."""
     return column + literal_column("''")
 
 
@@ -312,11 +316,9 @@ def _walked(session: Session, where: SearchFilter, order: _Order, limit: int) ->
         found, whole = _stretch(session, query, place, filters, order, keys, limit, WALKED_FIGURES)
         if len(found) == limit or not (whole and order.has_gaps):
             return found, whole or len(found) == limit
-    place = [order.column.is_(None)]
-    if order.after is not None and order.in_gap:
-        place.append(order.behind(order.ties, order.after[1:]))
-    rest = limit - len(found)
-    more, whole = _stretch(session, query, place, filters, order, keys, rest, WALKED_FIGURES)
+    place = [order.behind((SearchRow.id,), order.after[-1:])] if order.after is not None and order.in_gap else []
+    rest, empty = limit - len(found), [*filters, order.column.is_(None)]
+    more, whole = _stretch(session, query, place, empty, order, (SearchRow.id,), rest, WALKED_NEWEST)
     return found + more, whole or len(more) == rest
 
 
@@ -358,7 +360,7 @@ def _stretch(
     ----------
     place : the part. keys : what the index is ordered by.
     """
-    ordered = order.directed(*keys, *([] if order.by_id else [SearchRow.id]))
+    ordered = order.directed(*keys, *([] if len(keys) == 1 else [SearchRow.id]))
     end = None
     if filters:
         part = select(*keys).where(*place).order_by(*order.directed(*keys))
@@ -379,7 +381,10 @@ def _sorted(conditions: list[ColumnElement[bool]], order: _Order, limit: int) ->
         conditions = [*conditions, _behind(order)]
     # Changed, the column is no longer that of an index: none is walked to the end.
     first: Any = func.coalesce(order.column, "") if order.by_id or order.by_word else order.column + 0
-    ordered = order.directed(first, *(order.ties if not order.by_id else ()))
+    ties: tuple[Any, ...] = () if order.by_id else order.ties
+    if order.has_gaps:
+        ties = (case((order.column.is_not(None), SearchRow.created_at)), SearchRow.id)
+    ordered = order.directed(first, *ties)
     if order.has_gaps:
         ordered = [order.column.is_(None).asc(), *ordered]
     return select(SearchRow.id).where(*conditions).order_by(*ordered).limit(limit)
@@ -388,6 +393,6 @@ def _sorted(conditions: list[ColumnElement[bool]], order: _Order, limit: int) ->
 def _behind(order: _Order) -> ColumnElement[bool]:
     assert order.after is not None
     if order.in_gap:
-        return and_(order.column.is_(None), order.behind(order.ties, order.after[1:]))
+        return and_(order.column.is_(None), order.behind((SearchRow.id,), order.after[-1:]))
     behind = order.behind(order.keys, order.after)
     return or_(order.column.is_(None), behind) if order.has_gaps else behind

@@ -233,16 +233,15 @@ pass  # whoever knows one table knows all
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 
 
-# A list sorted by one of these walks its index.
-SORTED_BY = (
-    *("num_npus", "seq_length", "global_batch_size"),
-    *("best_step_time_s", "best_tokens_per_s_per_npu", "best_mfu", "gap"),
-)
+# A list sorted by one of these walks its index; of figures, searches without one are not in it.
+WHOLE_NUMBERS = ("num_npus", "seq_length", "global_batch_size")
+FIGURES = ("best_step_time_s", "best_tokens_per_s_per_npu", "best_mfu", "gap")
+SORTED_BY = (*WHOLE_NUMBERS, *FIGURES)
 # All that a list filters and sorts by, so that any combination is answered without the rows, which are forty times as
 # wide.
-LISTED_BY = ("team", "status", "profile", "cluster", "model_name", "author", "id", "created_at", *SORTED_BY)
-# Equal specs have equal first digits, and hardly any others do.
-CONTENT_DIGITS = 8
+LISTED_BY = ("team", "status", "profile", "model_name", "author", "id", "created_at", *SORTED_BY)
+# Equal specs have equal first digits, and hardly any others do. PostgreSQL keeps up to seven in eight bytes.
+CONTENT_DIGITS = 7
 CONTENT = f"substr(spec_hash, 1, {CONTENT_DIGITS})"
 # Conditions of partial indexes, word for word as queries have to say them.
 QUEUED, RUNNING = text("status = 'queued'"), text("status = 'running'")
@@ -276,8 +275,18 @@ class SearchRow(Base):
         Index("ix_searches_status", "status").ddl_if("postgresql"),
         Index("ix_searches_status_word", text("(status || '')")).ddl_if("sqlite"),
         # Of rare words. Concatenated, so that nobody takes it for common ones, whose rows lie everywhere.
-        *(Index(f"ix_searches_{name}", text(f"({name} || '')")) for name in ("profile", "model_name", "author")),
-        *(Index(f"ix_searches_{name}_created_at", name, "created_at") for name in SORTED_BY),
+        *(
+            Index(f"ix_searches_{name}", text(f"({name} || '')"))
+            for name in ("profile", "model_name", "author", "cluster")
+        ),
+        *(Index(f"ix_searches_{name}_created_at", name, "created_at") for name in WHOLE_NUMBERS),
+        *(
+            index
+            for name in FIGURES
+            for index in _partial(
+                f"ix_searches_{name}_created_at", name, "created_at", where=text(f"{name} IS NOT NULL")
+            )
+        ),
         Index("ix_searches_content", text(CONTENT)),
         Index("ix_searches_finished_at", "finished_at"),
         *_partial("ix_searches_batch_id", "batch_id", where=text("batch_id IS NOT NULL")),
