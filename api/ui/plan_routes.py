@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 
-# What a plan's what-if box leads to.
 def changed_by(view: PlanView, given: Mapping[str, str]) -> tuple[Spec, Strategy]:
     """The spec and the strategy of a plan with what a form changed.
 
@@ -393,19 +391,11 @@ def script(request: Request, view: PlanOfPage, values: OwnForm, views: ViewsOfAp
 def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: ViewsOfApp) -> Response:
     """Answers one of the boxes of a plan's page: what-if, why-not or ablation; the first for scripts, too."""
     if box == "what-if" and request.headers.get("accept") == "application/json":
-        if request.headers.get("x-ahead"):
-            return _ahead(view, values, views)
-        return _changed(view, values, views, language_of(request))
+        answer = _changed(view, values, views, language_of(request))
+        return Response(status_code=204) if request.headers.get("x-ahead") else answer  # kept until it is asked for
     if box not in {"what-if", "why-not", "ablation"}:
         return not_found(request, NotFoundError())
     return _plan_page(request, view, views, box, values)
-
-
-def _ahead(view: PlanView, values: dict[str, str], views: Views) -> Response:
-    """Nothing yet: the services know the answer when it is asked for."""
-    with suppress(SpecError):
-        views.changed(view, *changed_by(view, values))
-    return Response(status_code=204)
 
 
 def _changed(view: PlanView, values: dict[str, str], views: Views, lang: Language) -> JSONResponse:
