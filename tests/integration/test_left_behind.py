@@ -14,6 +14,7 @@ import pytest
 from autodeploy.cli.output import replacing
 from autodeploy.service.runner import fork_server
 from autodeploy.service.runner.owner import Owner
+from tests.support.programs import lives
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +51,17 @@ def test_folders_of_the_dead_are_removed_and_no_others(tmp_path, monkeypatch):
         assert [each.exists() for each in kept] == [True] * 4
     finally:
         living.communicate(b"\n")
+
+
+def test_the_fork_server_ends_before_its_process_though_it_still_imports():
+    program = (
+        "from multiprocessing import forkserver\n"
+        "from autodeploy.service.runner.fork_server import start_early\n"
+        "start_early('tests.quick_planner')\n"
+        "print(forkserver._forkserver._forkserver_pid)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not lives(int(said.stdout))
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o022, 0o002, 0o077, 0o027])

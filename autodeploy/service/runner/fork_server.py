@@ -5,13 +5,16 @@ Importing this module is cheap.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
+from functools import cache
 from multiprocessing import forkserver, process, util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.kit.process import use_one_thread
 from autodeploy.service.runner.owner import Owner
@@ -28,6 +31,7 @@ def fork_server(planner: str) -> ForkServerContext:
     """The context whose server imports that planner; it starts with the first process."""
     use_one_thread()
     _use_own_folder()
+    _end_with_this_process()
     # An arena for each thread would count against the memory limit, used or not.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     context = multiprocessing.get_context("forkserver")
@@ -46,6 +50,20 @@ def _use_own_folder() -> None:
         return
     own["tempdir"] = tempfile.mkdtemp(prefix=prefix)
     util.Finalize(None, shutil.rmtree, args=(own["tempdir"], True), exitpriority=-100)
+
+
+@cache
+def _end_with_this_process() -> None:
+    """Lets the server end before its process does: by itself it would end later, once it has imported everything."""
+    util.Finalize(None, _end, exitpriority=-50)  # processes of pools have ended, its folder is removed afterwards
+
+
+def _end() -> None:
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
 
 
 def remove_left_folders() -> None:
