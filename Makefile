@@ -26,7 +26,7 @@ TYPED := autodeploy api cost_models hardware_profiles docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak recommended replay stability freeze wheelhouse calibrate accuracy generation rl published backtest scoreboard flags conformance docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak recommended processor-time replay stability freeze wheelhouse calibrate accuracy generation rl published backtest scoreboard flags conformance docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes check_ratchet
 
 help: ## Say what can be made
@@ -88,6 +88,10 @@ soak: $(STAMP) $(TORCH_PYTHON) ## Run many faults, much load, bad input, a large
 	@$(BIN)/python -m tests.soak.neighbours
 	@$(BIN)/python -m tests.soak.greedy
 	@$(BIN)/python -m tests.soak.real_training --python $(TORCH_PYTHON)
+
+processor-time: $(STAMP) ## Processor time and memory of plans over a fixed loop; TREE= WRITE= AGAINST= of an earlier tree
+	@$(BIN)/python -m tests.benchmarks.processor_time $(if $(TREE),--tree $(TREE)) $(if $(WRITE),--write $(WRITE)) \
+		$(if $(AGAINST),--against $(AGAINST))
 
 recommended: $(STAMP) ## Hold what is recommended against searches with a feature forced or axes fixed; one JSON line each
 	@$(BIN)/python -m tests.soak.recommended

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.layers.unit_costs import CutCosts
-    from autodeploy.costs.stages.inner_problem import InnerProblem, LayerClass
+    from autodeploy.costs.stages.inner_problem import InnerProblem, LayerClass, MemoryOption
     from autodeploy.space.candidates import Candidates
     from cost_models.arrays import Floats, Ints
     from cost_models.schedule import SchedulePath, Sends
@@ -429,12 +430,11 @@ def _easiest_of(members: list[Priced]) -> tuple[InnerProblem, ...]:
     relaxed = []
     for extremes, whole in ((lean, frozenset[str]()), (heavy, frozenset({WHOLE}))):
         if extremes:
-            # The easiest has the options of the first; the others' say what workspace they leave.
-            first = build_problem(members[extremes[0]], choices=allowed[extremes[0]] - ({WHOLE} - whole), menu=False)
-            others = [members[member] for member in extremes[1:]]
-            problems = [repriced(first, other, choices=frozenset()) for other in others]
-            leaving = (with_choices(each, other, whole) for each, other in zip(problems, others, strict=True))
-            relaxed.append(easiest([first, *leaving]))
+            first, *others = ((members[member], allowed[member] - ({WHOLE} - whole)) for member in extremes)
+            one = build_problem(first[0], choices=first[1], menu=False)
+            problems = (repriced(one, other, choices=frozenset()) for other, _ in others)
+            leaving = (with_choices(each, *other) for each, other in zip(problems, others, strict=True))
+            relaxed.append(easiest([one, *leaving]))
     return tuple(relaxed)
 
 
@@ -450,15 +450,25 @@ def _opened(problems: tuple[InnerProblem, ...], target_bound_s: float) -> _Open:
     return _Open(first, tuple(problem for _, problem in of_sets), proven, others_s)
 
 
+def _cheapest(alike: Sequence[MemoryOption]) -> MemoryOption:
+    """One option of several problems, that frees most of all and adds least."""
+    added = {name: min(getattr(each, name) for each in alike) for name in ("extra_backward_s", "swap_bytes", "host_s")}
+    return alike[0]._replace(saved_bytes=max(each.saved_bytes for each in alike), **added)
+
+
 def easiest(problems: Sequence[InnerProblem]) -> InnerProblem:
-    """The first problem with the least seconds and bytes of all, and the largest limit."""
+    """The first problem with the least seconds and bytes of all, the options of all and the largest limit."""
 
     def least(costs: list[LayerClass]) -> LayerClass:
         return costs[0]._replace(**{name: min(getattr(c, name) for c in costs) for name in COSTS_OF_PARTS})
 
     one = problems[0]
+    options: dict[tuple[str, int], list[MemoryOption]] = {}
+    for option in chain.from_iterable(problem.options for problem in problems):
+        options.setdefault((option.name, option.layer_class), []).append(option)
     return replace(
         one,
+        options=tuple(_cheapest(alike) for alike in options.values()),
         classes=tuple(least(list(costs)) for costs in zip(*(p.classes for p in problems), strict=True)),
         pieces=tuple(
             pieces[0]._replace(cost=least([p.cost for p in pieces]))

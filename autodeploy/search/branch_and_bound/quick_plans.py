@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.search.branch_and_bound.candidate import CandidatePlans, PlansAhead
+from autodeploy.search.placement.solve import is_free
 from autodeploy.space.tree import OPTIMIZER_STATE_AXES
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class QuickPlans:
         self._solved: dict[int, list[Solved]] = {}  # by outer tuple
         self._full: set[int] = set()  # candidates whose quick plan is made
         self._every_way: set[int] = set()  # outer tuples that were looked at in all ways to keep their states
+        self._free: dict[int, tuple[Solved, bool]] = {}
         self._slots = 0.0
         self._looks = PlansAhead(bounding.local, bounding.remote, CandidatePlans.template)
         self._plans = PlansAhead(bounding.local, bounding.remote)
@@ -270,13 +272,24 @@ class QuickPlans:
     def _ruled_out(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate can't be among the K best."""
         best = min((one.solution.step_s for one in others), default=math.inf)
-        # Where nothing had to be recomputed, a way to keep optimizer states that takes no less without is no faster.
-        bare_s = self.swept.step_time_s
-        settled = any(
-            one.solution.plan is not None and not one.plan.applied.any() and bare_s[one.index] <= bare_s[index]
+        if self.bounding.bounds_s[index] >= min(best, self._kth_s()):
+            return True
+        # Where nothing had to be recomputed, a way to keep optimizer states that takes no less without is no faster,
+        # unless it leaves more room and layers could be placed better in it.
+        bare_s, room = self.swept.step_time_s, self.swept.least_bytes
+        return any(
+            one.solution.plan is not None
+            and not one.plan.applied.any()
+            and bare_s[one.index] <= bare_s[index]
+            and (room[index] >= room[one.index] or self._is_free(one))
             for one in others
         )
-        return settled or self.bounding.bounds_s[index] >= min(best, self._kth_s())
+
+    def _is_free(self, solved: Solved) -> bool:
+        """Whether no more room makes a candidate's plan faster."""
+        if id(solved) not in self._free:
+            self._free[id(solved)] = solved, is_free(solved.problem, solved.plan)
+        return self._free[id(solved)][1]
 
     def _unlikely(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate is not worth a plan before other outer tuples have one."""

@@ -1,4 +1,4 @@
-"""Choice of the recommended plan of post-training: the one that is seldom far behind, wherever uncertain numbers are.
+"""Choice of the recommended plan of post-training: the one that costs least on average, wherever uncertain numbers are.
 
 Training follows the error box of its update, as in pre-training; generation is as uncertain as its interval says, of
 each mode of the engine by itself, and a little of each degree.
@@ -20,9 +20,9 @@ from autodeploy.costs.steps.one_strategy import priced_by
 from autodeploy.costs.steps.scenarios import step_times_in
 from autodeploy.messages import Message
 from autodeploy.search.ranking.advice import DRAWS
+from autodeploy.search.ranking.expected_cost import price_of
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.search.ranking.sensitivities import Responses, responses_of
-from autodeploy.search.ranking.uncertainty import LEAST_P_FITS
 from autodeploy.search.ranking.uncertainty_set import HIGH_QUANTILE, UncertaintySet, uncertainty_set
 from autodeploy.search.ranking.unproven import unproven_in, unproven_of
 from autodeploy.space.candidates import concatenate
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.steps.one_strategy import Estimated
     from autodeploy.costs.steps.scenarios import Scenario
     from autodeploy.search.post_training.search import Choice
+    from autodeploy.search.ranking.expected_cost import RiskPrice
     from autodeploy.specs.spec import Spec
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -67,6 +68,11 @@ class WeighedChoice:
         return self.choice.update.p_fits
 
     @property
+    def p_starts(self) -> float:
+        """The same of the first steps."""
+        return self.choice.update.p_starts
+
+    @property
     def axes(self) -> Mapping[str, object]:
         """Degrees and words by the name of their axis."""
         how = self.choice.layout
@@ -76,11 +82,12 @@ class WeighedChoice:
 
 @dataclass(frozen=True, eq=False)
 class RlAdvice:
-    """Choices from the one to recommend on, as `RiskAdvice`; the fastest is among them."""
+    """Choices from the one to recommend on, as `RiskAdvice`; the fastest is among them. price : what risks cost."""
 
     weighed: tuple[WeighedChoice, ...]
     responses: Responses
     least_p_fits: float
+    price: RiskPrice
 
     @property
     def weights(self) -> Floats:
@@ -130,7 +137,17 @@ def advise(
     ]
     nominal = np.log([each.step.step_time_s for each in choices])
     fits = np.array([each.update.p_fits for each in choices])
-    order = regret_order(log_times(joint.draws(DRAWS)), nominal, fits, unproven, LEAST_P_FITS)
+    price = price_of(spec, min(each.step.step_time_s for each in choices))
+    order = regret_order(
+        log_times(joint.draws(DRAWS)),
+        nominal,
+        fits,
+        unproven,
+        price.floor,
+        starts=np.array([each.update.p_starts for each in choices]),
+        alike=np.array(columns),
+        price=price,
+    )
     weighed = (
         WeighedChoice(choices[row], unproven[row], order.regret.get(row), float(order.expected_s[row]), row)
         for row in order.order
@@ -138,7 +155,7 @@ def advise(
     far = np.diag([abs(joint.at(number, HIGH_QUANTILE)[number.name]) for number in joint.numbers])
     low, high = log_times(-far), log_times(far)
     answers = Responses(joint, nominal, (low - nominal).T, (high - nominal).T)
-    return RlAdvice(tuple(weighed), answers, order.least_p_fits)
+    return RlAdvice(tuple(weighed), answers, order.least_p_fits, price)
 
 
 def _responses(

@@ -32,7 +32,6 @@ from autodeploy.search.post_training.generation_layouts import (
 )
 from autodeploy.search.post_training.launchable import WHOLE_NODES, Launchable
 from autodeploy.search.post_training.update_layouts import Updates, least_training_s, search_updates
-from autodeploy.search.ranking.uncertainty import LEAST_P_FITS
 from autodeploy.specs.rl import RlStrategy
 from cost_models.placements import asynchronous
 
@@ -172,8 +171,9 @@ class RlSearch:
             unique = {repr(s): s for each in self.searched.values() for s in each.strategies}
             updates = self._layouts_of_update.on(npus, list(unique.values()))
             self._fastest_s[npus] = min((each.part.training_s for each in updates), default=math.inf)
-            averse = self.spec.search.risk_terms.rule == "averse"
-            self._updates[npus] = sorted(updates, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]
+            terms = self.spec.search.risk_terms
+            floor = terms.floor if terms.rule == "averse" else 0.0
+            self._updates[npus] = sorted(updates, key=lambda each: each.p_fits < floor)[:AT_ONCE]
         return self._updates[npus]
 
     def _least_on_all_s(self) -> float:

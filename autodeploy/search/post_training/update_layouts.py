@@ -12,7 +12,7 @@ from autodeploy.costs.post_training.update import update_parts
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.post_training.generation_layouts import values_left
 from autodeploy.search.post_training.launchable import Launchable
-from autodeploy.search.ranking.uncertainty import memory_spread_of, p_fits
+from autodeploy.search.ranking.uncertainty import memory_spread_of, p_fits, p_starts
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
@@ -40,13 +40,14 @@ SHARE: Final = 8  # of an update's packs, by which the batch may be padded so th
 class Update:
     """A layout of the update on some cards: its strategy, the packs that it trains on and what it takes.
 
-    p_fits : probability that training stays within a device's memory.
+    p_fits : probability that training stays within a device's memory; p_starts : that its first steps do.
     """
 
     strategy: Strategy
     pack_tokens: int | None
     part: UpdatePart
     p_fits: float
+    p_starts: float
 
     @property
     def npus(self) -> int:
@@ -262,4 +263,6 @@ def _update(strategy: Strategy, pack: int | None, part: UpdatePart | SpecError) 
     if part.peak_bytes > part.limit_bytes:
         return "update_memory"
     spread = memory_spread_of(part.trained.candidate, part.trained.context)
-    return Update(strategy, pack, part, p_fits(part.peak_bytes, part.limit_bytes, spread))
+    peak_bytes, limit_bytes, moe = part.peak_bytes, part.limit_bytes, part.trained.context.model.is_moe
+    fits, starts = p_fits(peak_bytes, limit_bytes, spread), p_starts(peak_bytes, limit_bytes, spread, moe=moe)
+    return Update(strategy, pack, part, fits, starts)
