@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.checkout import launch_text
 from autodeploy.formats.common.import_result import UNNAMED, ImportResult
-from autodeploy.formats.common.launch_script import refuse_other_configuration
+from autodeploy.formats.common.launch_script import refuse_other_configuration, refuse_program, refuse_python
 from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
-from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch
+from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch, with_experiment
 from autodeploy.formats.megatron.script import import_launch_script, imported_launch
 from autodeploy.formats.mindformers.configuration import import_mindformers, is_mindformers
 from autodeploy.formats.mindspeed_rl import import_mindspeed_rl, is_mindspeed_rl
@@ -77,6 +77,8 @@ def import_document(
     """
     refuse_long(text, MAX_BYTES)
     suffix = Path(filename or "").suffix.lower()
+    if suffix == ".py":
+        refuse_python(text)
     if is_toml(text, suffix):
         document = load_toml(text)
         if not is_torchtitan(document):
@@ -93,10 +95,15 @@ def import_document(
             return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
         return import_launch_script(text, variables, name, _stem(filename), base_dir).with_doubts()
     document = load_json(text, constants=True) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
-    if isinstance(document, Mapping) and is_keyed(document):
-        launch = keyed_launch(document, text, variables or {})
-        return imported_launch(launch, text, name, _stem(filename)).with_doubts()
-    imported = _of_mapping(document, text, filename, name, base_dir) if isinstance(document, Mapping) else None
+    imported = None
+    if isinstance(document, Mapping):
+        task, task_text, experiment = with_experiment(document, text, base_dir, Path(filename or "").stem)
+        launched = experiment.get("task")
+        refuse_program([str(launched.get("entrypoint"))] if isinstance(launched, Mapping) else [])
+        if is_keyed(task):
+            launch = keyed_launch(task, task_text, variables or {}, experiment)
+            return imported_launch(launch, task_text, name, _stem(filename)).with_doubts()
+        imported = _of_mapping(task, task_text, filename, name, base_dir)
     if imported is None:
         raise SpecError(
             Message("importers.not_importable"),

@@ -319,6 +319,8 @@ NOT_MODELLED: dict[str, str] = {
     "full_attention_interval": Message("mechanism.linear_attention"),
     "index_topk": Message("mechanism.sparse_attention"),
     "mamba_d_state": Message("mechanism.recurrent_layers"),
+    "attention_hidden_size": Message("mechanism.recurrent_layers"),  # RWKV's
+    "rescale_every": Message("mechanism.recurrent_layers"),
     "ssm_cfg": Message("mechanism.recurrent_layers"),
     "attn_layer_period": Message("mechanism.recurrent_layers"),
     "hybrid_override_pattern": Message("mechanism.recurrent_layers"),

@@ -57,6 +57,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
     "mc2_without_tensor_parallel": ("mc2_needs_tensor_parallel", {"tp": 1}),
     "mistyped_flag": ("flag_is_registered", {"did_you_mean": "--use-fused-swiglu"}),
     "reuse_with_swap": ("reuse_not_with_swap", {"reuse_fp32_param": True, "swap_optimizer": True}),
+    "query_groups_do_not_divide": ("query_groups_divide_heads", {"heads": 32, "kv_heads": 6}),
     "sequence_does_not_divide_by_cp": ("sequence_divides_by_cp_ring", {"seq_length": 4104, "cp": 8}),
     "short_positions": ("positions_hold_the_sequence", {"positions": 2048, "seq_length": 4096}),
     "swap_without_sharding": ("swap_needs_sharded_optimizer", {"swap_optimizer": True}),

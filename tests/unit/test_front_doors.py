@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.analysis.launch_checks.legality import check_unread
 from autodeploy.formats.import_document import import_document, import_file
 from autodeploy.formats.shell.follow import follow
 from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.synonyms import words_of_fields
 
@@ -314,3 +316,149 @@ def test_every_synonym_is_of_a_field_of_the_spec() -> None:
         for part in pointer.strip("/").split("/"):
             assert part in fields(node), pointer
             node = fields(node)[part]
+
+
+TASK = """\
+system: {tensor_model_parallel_size: 2, use_distributed_optimizer: true}
+model:
+  num_layers: 24
+  hidden_size: 2048
+  num_attention_heads: 16
+  ffn_hidden_size: 5504
+  swiglu: true
+  seq_length: 2048
+  max_position_embeddings: 4096
+  micro_batch_size: 1
+  global_batch_size: 64
+data:
+  tokenizer: {vocab_size: 32000}
+"""
+EXPERIMENT = """\
+defaults: [_self_, {{train: small}}]
+experiment:
+  task: {{type: train, entrypoint: train/{program}}}
+  runner: {{nnodes: 2, nproc_per_node: 8}}
+  envs: {{CUDA_DEVICE_MAX_CONNECTIONS: 8}}
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """A task of FlagScale beside its experiment."""
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train.yaml").write_text(EXPERIMENT.format(program="train_gpt.py"))
+    (tmp_path / "train" / "small.yaml").write_text(TASK)
+    return tmp_path / "train" / "small.yaml"
+
+
+@pytest.mark.parametrize("from_experiment", [True, False])
+def test_an_experiment_and_its_task_are_one_launch(task: Path, from_experiment: bool) -> None:
+    read = import_file(task.parent.parent / "train.yaml" if from_experiment else task)
+    assert (read.document["strategy"]["tp"], read.ranks) == (2, 16)
+    assert read.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    assert any("line 3" in str(note.source) for note in read.diagnostics.taken)  # num_layers, in the task
+
+
+def test_tasks_of_a_folder_are_for_the_program_of_its_experiment(task: Path) -> None:
+    (task.parent.parent / "train.yaml").write_text(EXPERIMENT.format(program="train_rwkv.py"))
+    other = task.parent / "large.yaml"
+    other.write_text(TASK)
+    for path in (task, other, task.parent.parent / "train.yaml"):
+        with pytest.raises(UnsupportedError) as raised:
+            import_file(path)
+        assert raised.value.errors[0].path == "/framework"
+
+
+def test_an_experiment_without_its_task_names_it(task: Path) -> None:
+    task.unlink()
+    with pytest.raises(SpecError) as raised:
+        import_file(task.parent.parent / "train.yaml")
+    assert "train/small.yaml" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        ("system: {hetero: {enable_hetero: true}}", "/training/kind"),
+        ("model: {vision_root: model/vision}", "/model"),
+        ("model: {language_model_type: llama}", "/model"),
+    ],
+)
+def test_heterogeneous_and_vision_tasks_are_refused(keys: str, field: str) -> None:
+    section, _, rest = keys.partition(": ")
+    lines = TASK.replace(f"{section}:\n", f"{section}:\n  {rest[1:-1]}\n") if f"{section}:\n" in TASK else TASK
+    text = lines if lines != TASK else TASK.replace("system: {", f"system: {{{rest[1:-1]}, ")
+    with pytest.raises(UnsupportedError) as raised:
+        import_document(text, "a.yaml")
+    assert raised.value.errors[0].path == field
+
+
+@pytest.mark.parametrize(("multiple", "width"), [(256, 5632), (1000, 6000)])
+def test_the_width_of_a_gated_mlp_is_rounded_up(multiple: int, width: int) -> None:
+    text = TASK.replace("ffn_hidden_size: 5504", f"multiple_of: {multiple}")
+    assert import_document(text, "a.yaml").document["model"]["intermediate_size"] == width
+
+
+def test_all_variables_that_are_missing_are_named_at_once() -> None:
+    parallel = "--tensor-model-parallel-size $TP --micro-batch-size $2 --recompute-method $HOW --data-path $DATA"
+    with pytest.raises(SpecError) as raised:
+        _strategy(f"torchrun {LAUNCH} {parallel}")
+    assert all(f"--set {name}=VALUE" in raised.value.hint for name in ("TP", "2", "HOW"))
+    assert "DATA" not in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("torchrun -m verl.trainer.sft_trainer data.x=1", "verl's supervised fine-tuning"),
+        ("python tools/preprocess_data.py --input a.json", "preparation of data"),
+        ("python convert_ckpt_v2.py --load-dir a", "conversion of checkpoints"),
+        ("python evaluate_model.py --tensor-model-parallel-size 2", "evaluation"),
+        ("megatron export --model a --to_mcore true", "ms-swift's export and inference"),
+        ("torchrun -m torchtitan.train --module llama3 --config llama3_8b", "torchtitan"),
+        (f"torchrun train_rwkv.py {SHAPE}", "RWKV"),
+    ],
+)
+def test_programs_that_train_nothing_or_something_else_are_named(text: str, named: str) -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        import_document(text, "a.sh")
+    assert named in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("from torchtitan.config import x\n", "torchtitan"), ("import nemo\n", "NeMo"), ("x = 1\n", "Python")],
+)
+def test_configurations_in_python_are_refused_by_their_framework(text: str, named: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        import_document(text, "a.py")
+    assert named in str(raised.value)
+
+
+def test_another_framework_is_not_judged_by_the_rules_of_this_one() -> None:
+    text = f"deepspeed_ok=1\npython pretrain_gpt.py {SHAPE} --pipeline-model-parallel-size 7 --zero-stage 1\n"
+    with pytest.raises(UnsupportedError) as raised:
+        import_document(text, "a.sh")
+    with pytest.raises(UnsupportedError):
+        check_unread(text, raised.value, CheckLimits(), cluster="nvidia-a100-80g")
+
+
+def test_a_file_is_found_above_a_script_in_its_checkout_alone(tmp_path: Path) -> None:
+    (tmp_path / "scripts" / "models").mkdir(parents=True)
+    (tmp_path / "scripts" / "models" / "small.sh").write_text('ARGS="--num-layers 24"\n')
+    rest = SHAPE.replace("--num-layers 24 ", "")
+    run = tmp_path / "scripts" / "run.sh"
+    run.write_text(f"source scripts/models/small.sh\ntorchrun pretrain_gpt.py ${{ARGS}} {rest}\n")
+    with pytest.raises(SpecError):
+        import_file(run)
+    (tmp_path / ".git").mkdir()
+    assert import_file(run).document["model"]["num_hidden_layers"] == 24
+
+
+def test_a_dropped_train_type_trains_every_parameter() -> None:
+    launch = "megatron sft --model qwen3-8b --train_type lora --max_length 2048"
+    kept = import_document(launch, "a.sh").document["training"]
+    dropped = import_document(f"{launch} --ignore_args_error true", "a.sh")
+    assert "lora" in kept
+    assert "lora" not in dropped.document["training"]
+    assert any("tuner_type" in str(text) for text in dropped.diagnostics.doubts)

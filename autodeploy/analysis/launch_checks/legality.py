@@ -11,6 +11,7 @@ from autodeploy.analysis.launch_checks.flag_rules import FlagValues, broken_flag
 from autodeploy.analysis.launch_checks.launch import ranks_of
 from autodeploy.formats.common.flag_effects import framework_of_flags, unmodelled_reason
 from autodeploy.formats.common.import_result import marked_cluster, release_of_marks
+from autodeploy.formats.common.launch_script import FOREIGN
 from autodeploy.formats.megatron.script import read_megatron_launch
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
@@ -185,7 +186,7 @@ def check_unread(
         the refusal, where the text is no script, names no chips, or breaks no rule that it may not break.
     """
     refuse_unknown_rules(limits.allow_rules)
-    if refusal.errors[0].path == RELEASE:
+    if refusal.errors[0].path in {RELEASE, FOREIGN}:
         raise refusal
     try:
         script, _ = read_megatron_launch(text, variables, base_dir=folder)

@@ -57,7 +57,11 @@ def platform_keys() -> dict[str, Setting]:
 
 
 LORA, SFT, RL, DPO, FSDP2 = "LoRA", "SFT", "RL", "DPO", "FSDP2"
-INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "pruning", "evaluation"})
+INFERENCE, CONVERSION, PREPARATION = "inference", "conversion of checkpoints", "preparation of data"
+NO_TRAINING = frozenset({INFERENCE, CONVERSION, PREPARATION, "quantization", "pruning", "evaluation"})
+DEEPSPEED = "Megatron-DeepSpeed"
+FOREIGN = "/framework"
+"""Place of a refusal of another framework, by whose rules no flag can be judged."""
 STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
 
 
@@ -71,7 +75,7 @@ FLAGS = _purposes(
     {
         LORA: "--lora-load --lu-lora-final-layer-index --qlora --qlora-save-dequantize",
         RL: "--perform-rl-step --grpo-group-size --rollout-batch-size",
-        "Megatron-DeepSpeed": "--deepspeed --deepspeed-config --zero-stage",
+        DEEPSPEED: "--deepspeed --deepspeed-config --deepspeed_config --zero-stage",
         "distillation": "--qad-enable",
         FSDP2: "--use-torch-fsdp2 --fsdp2-config-path",
         "evaluation": "--skip-train",
@@ -110,10 +114,17 @@ PROGRAMS = _purposes(
         "training of a vision language model": "pretrain_vlm.py",
         "vision pre-training": "pretrain_vision_classify.py pretrain_vision_inpaint.py pretrain_vision_dino.py",
         "training of state-space layers": "pretrain_mamba.py pretrain_hybrid.py",
+        "RWKV": "train_rwkv.py pretrain_rwkv.py",
+        PREPARATION: "preprocess_data.py merge_datasets.py",
+        "verl's supervised fine-tuning": "verl.trainer.fsdp_sft_trainer verl.trainer.sft_trainer",
+        "torchtitan's Python configurations": "torchtitan.train torchtitan.torchtitan.train",
     }
 )
+# Frameworks whose configurations are Python programs, by the package that they import.
+PYTHON = {"torchtitan": "torchtitan", "nemo": "NeMo", "megatron.bridge": "Megatron-Bridge", "xtuner": "XTuner"}
 # Commands that start other trainers, whatever their arguments are.
 LAUNCHERS: dict[str, str] = {
+    "megatron": "ms-swift's export and inference",
     "deepspeed": "DeepSpeed",
     "llamafactory-cli": "LLaMA-Factory",
     "swift": "ms-swift without Megatron",
@@ -123,6 +134,9 @@ LAUNCHERS: dict[str, str] = {
     "nemo": "NeMo's command line",
     "xtuner": "XTuner",
 }
+# Beginnings of the names of programs that convert, evaluate or answer: MindSpeed-LLM's, Pai-Megatron-Patch's.
+_OTHER_WORK = {"convert_ckpt": CONVERSION, "evaluate_": "evaluation", "generate_text": INFERENCE}
+KIND = "/training/kind"
 _RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
 _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's
 
@@ -142,7 +156,7 @@ def refuse_other_training(script: LaunchScript) -> None:
     for flag, what in (elsewhere | FLAGS).items():
         if flag in script.flags:
             given = script.flags[flag]
-            raise refused(what, flag, given.at)
+            raise refused(what, flag, given.at, FOREIGN if what == DEEPSPEED else KIND)
     if stage is not None and not tunes:
         what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
         raise refused(what, f"--stage {stage.text[:40]}", stage.at)
@@ -160,8 +174,26 @@ def refuse_program(words: Iterable[str]) -> None:
     """
     for word in words:
         program = word.rpartition("/")[2]
-        if program in PROGRAMS:
-            raise refused(PROGRAMS[program], program)
+        what = PROGRAMS.get(program) or next((w for name, w in _OTHER_WORK.items() if program.startswith(name)), None)
+        if what is not None:
+            raise refused(what, program, path=FOREIGN if what == "RWKV" else KIND)
+
+
+def refuse_python(text: str) -> None:
+    """Refuses a configuration that is a Python program, by the framework that it imports.
+
+    Raises
+    ------
+    SpecError
+        always.
+    """
+    found = next((name for name in PYTHON if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)), "")
+    raise SpecError(
+        Message("importers.python_is_not_run", what=PYTHON.get(found, "Python")),
+        hint=Message("importers.torchtitan_without_toml")
+        if found == "torchtitan"
+        else Message("importers.importable_files"),
+    )
 
 
 def refuse_launcher(commands: Iterable[Sequence[Value]]) -> None:
@@ -199,9 +231,7 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
     refuse_framework(document)
 
 
-def refused(
-    what: str, by: str, place: tuple[int, int, str] | None = None, path: str = "/training/kind"
-) -> UnsupportedError:
+def refused(what: str, by: str, place: tuple[int, int, str] | None = None, path: str = KIND) -> UnsupportedError:
     """The error that names what a launch does, and the word of the file that says so."""
     nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
     message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
@@ -222,6 +252,8 @@ LAUNCHER_OPTIONS = {
     "--worker_num": "ranks",
 }
 PRINTED = frozenset({"echo", "printf"})
+ENVIRONMENTS = frozenset({"set_env.sh", "env.sh", "activate", "conda.sh", ".bashrc", "profile", ".env"})
+"""Names of files that set up a machine, where no flag stands."""
 FRONT_DOORS = [["megatron", task] for task in ("pt", "sft", "rlhf")]
 SHAPE = frozenset({"--num-layers", "--hidden-size", "--num-attention-heads"})
 
@@ -352,7 +384,8 @@ def _training_words(followed: ScriptResult) -> tuple[list[Value], str]:
         return kept_words, "its variables"
     refuse_program(word.text for _, words in followed.commands for word in words)
     refuse_launcher(words for _, words in followed.commands)
-    absent = joined(dict.fromkeys(name[:80] for name in followed.absent[:5]))
+    missing = [name[:80] for name in followed.absent if name.rpartition("/")[2] not in ENVIRONMENTS]
+    absent = joined(dict.fromkeys(missing[:5]))
     raise SpecError(
         Message("common.missing", word=", ".join(sorted(SHAPE))),
         hint=Message("importers.put_files_beside", files=absent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.formats.common.flag_effects import flag_effects
@@ -11,6 +12,8 @@ from autodeploy.formats.common.import_result import KeptFlag
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import NO_EFFECT, DiagnosticsLog, not_modelled, shown
+from autodeploy.stack.flag_tables import FLOAT, INT
+from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +24,14 @@ if TYPE_CHECKING:
 
 UNKNOWN = Message("importers.unknown_key")
 MAX_NUMBER = 10**12
+SHOWN_MISSING = 8  # variables that a hint names
+
+
+@cache
+def _counted() -> frozenset[str]:
+    """Flags that are a number, or one of a few words, in the parser of any release."""
+    flags = (flag for release in releases() for flag in release.flags.values())
+    return frozenset(flag.name for flag in flags if flag.type in {INT, FLOAT} or flag.choices)
 
 
 class FlagReader:
@@ -89,16 +100,21 @@ class FlagReader:
             return None
         given = self.script.flags[flag]
         if given.unknown:
-            name = given.unknown.lstrip("$")
             self.fail(
                 flag,
                 Message("importers.no_value_in_script", variable=given.unknown[:60]),
-                Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
+                Message("importers.set_it", option=" ".join(f"--set {name}=VALUE" for name in self._missing(given))),
             )
         if not given.values:
             self.fail(flag, Message("stack.takes_values", flag=flag, expected="1", found=0))
         self.log.take(given.place, field, given.text)
         return given.text.strip()
+
+    def _missing(self, given: GivenFlag) -> list[str]:
+        """Variables without a value of this flag, and of all others that are a number or a word of a list."""
+        numbers = (each for each in self.script.flags.values() if each.unknown and each.name in _counted())
+        names = dict.fromkeys(each.unknown.lstrip("$").strip("{}") for each in (given, *numbers))
+        return [name for name in names if re.fullmatch(r"\w{1,40}", name)][:SHOWN_MISSING] or ["NAME"]
 
     def words(self, flag: str, field: str) -> tuple[str, ...]:
         """All values after the flag, also those joined by commas."""

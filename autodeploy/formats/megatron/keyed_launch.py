@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.launch_script import SHAPE, LaunchScript, environment_variables
 from autodeploy.formats.megatron.post_training_launch import flags_of_keys, lines_of_keys
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.specs.text_files import MAX_LAUNCH_CHARACTERS, load_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # Sections of FlagScale's tasks, whose keys are Megatron's words; source: FlagScale @da4935ec, examples/*/conf/train.
 SECTIONS = ("system", "model", "data")
@@ -18,23 +23,94 @@ ROUNDED = frozenset({"multiple_of", "hidden_dim_multiplier"})
 VARIABLES = "ENV_VARS"
 
 
+# Of FlagScale's experiments, which name a task, the program that it is for, and its ranks.
+EXPERIMENT, TASKS = "experiment", "train"
+MOST_EXPERIMENTS, MOST_NODES = 50, 1_000_000
+
+
+def with_experiment(
+    document: Mapping[str, Any], text: str, base_dir: Path | None, stem: str
+) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
+    """A task with its text, and the experiment that runs it: either may be the document, the other lies beside it.
+
+    Parameters
+    ----------
+    stem : name of the document's file without its suffix. base_dir : its folder.
+
+    Raises
+    ------
+    SpecError
+        where the task of an experiment is not beside it.
+    """
+    experiment = document.get(EXPERIMENT)
+    if isinstance(experiment, Mapping):
+        name = _task_of(document)
+        path = base_dir / TASKS / f"{name}.yaml" if base_dir is not None and name else None
+        if not name:
+            return document, text, experiment
+        if path is not None and path.is_file():
+            return (*_loaded(path), experiment)
+        raise SpecError(
+            Message("importers.absent_file", file=f"{TASKS}/{name}.yaml"),
+            path="/defaults",
+            hint=Message("importers.put_files_beside", files=f"{TASKS}/{name}.yaml"),
+        )
+    if base_dir is None or base_dir.name != TASKS or not _is_task(document):
+        return document, text, {}
+    beside = sorted(base_dir.resolve().parent.glob("*.yaml"))[:MOST_EXPERIMENTS]
+    experiments = [each for each, _ in map(_loaded, beside) if isinstance(each.get(EXPERIMENT), Mapping)]
+    named = [each for each in experiments if _task_of(each) == stem]
+    programs = {_program(each[EXPERIMENT]) for each in experiments if _task_of(each)}
+    if named or len(programs) != 1:
+        return document, text, named[0][EXPERIMENT] if named else {}
+    return document, text, {"task": {"entrypoint": programs.pop()}}  # all tasks of the folder are for this one
+
+
+def _loaded(path: Path) -> tuple[Mapping[str, Any], str]:
+    try:
+        text = read_text(path, MAX_LAUNCH_CHARACTERS)
+        document = load_yaml(text)
+    except SpecError:
+        return {}, ""
+    return (document, text) if isinstance(document, Mapping) else ({}, "")
+
+
+def _task_of(document: Mapping[str, Any]) -> str:
+    """Name of the task that an experiment trains; nothing where it names none."""
+    defaults = document.get("defaults")
+    names = (each.get(TASKS) for each in defaults if isinstance(each, Mapping)) if isinstance(defaults, list) else ()
+    return next((name for name in names if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)), "")
+
+
+def _program(experiment: Mapping[str, Any]) -> str:
+    task = experiment.get("task")
+    return str(task.get("entrypoint") or "") if isinstance(task, Mapping) else ""
+
+
 def is_keyed(document: Mapping[str, Any]) -> bool:
     """Whether the keys of a document say the shape of a model in Megatron's words, or as its flags."""
     return flags_of_keys(_settings(document), {}).keys() >= SHAPE
 
 
-def keyed_launch(document: Mapping[str, Any], text: str, variables: Mapping[str, str]) -> LaunchScript:
+def keyed_launch(
+    document: Mapping[str, Any], text: str, variables: Mapping[str, str], experiment: Mapping[str, Any] | None = None
+) -> LaunchScript:
     """The launch that a document describes.
 
     Parameters
     ----------
     text : the document, for the lines of its keys.
-    variables : values of `${NAME}`; of one that is not there the flags stay unknown.
+    variables : values of `${NAME}`; of one that is not there the flags stay unknown. experiment : that runs it.
     """
-    environment, recognised = document.get(VARIABLES), environment_variables()
+    told = experiment or {}
+    environment, recognised = told.get("envs", document.get(VARIABLES)), environment_variables()
+    runner = told.get("runner")
+    said = [runner.get(name) for name in ("nnodes", "nproc_per_node")] if isinstance(runner, Mapping) else []
+    counts = [count for count in said if isinstance(count, int) and 0 < count < MOST_NODES]
     settings = environment.items() if isinstance(environment, Mapping) else ()
     return LaunchScript(
-        program="",
+        program=_program(told),
+        launcher=dict(zip(("nodes", "ranks_per_node"), counts, strict=True)) if len(counts) == 2 else {},
         flags=flags_of_keys(_settings(document), lines_of_keys(text), variables),
         is_spelled=_is_task(document),
         environment={name: str(value) for name, value in settings if name in recognised},

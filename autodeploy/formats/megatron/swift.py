@@ -77,10 +77,11 @@ def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
     given = {name.removeprefix("--").replace("-", "_"): flag for name, flag in script.flags.items()}
     stage = _stage(task, given)
     words, experts = _words(), bool(model.get("n_routed_experts"))
-    tuner = next((given[name].text for name in ("tuner_type", "train_type") if name in given), "full")
+    if not _dropped(given):
+        given |= {"tuner_type": given.pop("train_type")} if "train_type" in given else {}
+    tuner = given["tuner_type"].text if "tuner_type" in given else "full"
     if tuner not in {"full", "lora"}:
-        flag = given["tuner_type" if "tuner_type" in given else "train_type"]
-        raise refused(tuner[:40], flag.name, flag.at)
+        raise refused(tuner[:40], given["tuner_type"].name, given["tuner_type"].at)
     defaults = (
         words["defaults"] | (words["experts"] if experts else {}) | (words["adapters"] if tuner == "lora" else {})
     )
@@ -101,6 +102,17 @@ def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
     if tuner == "lora":
         flags["--lora-fusion"] = _flag(at, "--lora-fusion")
     return replace(script, program="", flags=flags, is_spelled=True, launcher=_launcher(script))
+
+
+def _dropped(given: Mapping[str, GivenFlag]) -> bool:
+    """Whether a launch's `train_type` is dropped: release 4.1 knows only `tuner_type`, and is told to drop the unknown.
+
+    References
+    ----------
+    modelscope/ms-swift v4.0.3 swift/megatron/arguments/megatron_args.py:311, gone in v4.1.0; swift/pipelines/base.py.
+    """
+    told = given.get("ignore_args_error")
+    return "train_type" in given and told is not None and told.text.lower() in _TRUE
 
 
 def _stage(task: str, given: Mapping[str, GivenFlag]) -> str:

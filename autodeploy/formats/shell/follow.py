@@ -98,6 +98,7 @@ def _is_number(text: str) -> bool:
 ARGUMENTS = ("@", "*")
 TESTS = frozenset({"[", "test"})
 MAX_COMMANDS = 20_000
+MOST_FOLDERS = 8  # above a script, up to the top of its checkout
 MAX_ARGUMENTS = 1_000
 MAX_TURNS = 2_000  # of a loop that counts or waits
 SHELLS = frozenset({"bash", "sh"})
@@ -443,8 +444,8 @@ class _Follower:
         known = [run.text for run in name.runs]
         last = max((index for index, run in enumerate(name.runs) if run.unknown), default=-1)
         place = "".join(known[last + 1 :]).lstrip("/") if last >= 0 else name.text
-        path = self._folder / place if self._folder is not None and place else None
-        if path is None or not path.is_file():
+        path = self._found(place)
+        if path is None:
             self.followed.absent.append(place or name.text)
             self.followed.notes.append((offset, Message("importers.absent_file", file=(place or name.text)[:80])))
             return None
@@ -452,6 +453,15 @@ class _Follower:
             self.followed.source.append(read_text(path, MAX_LAUNCH_CHARACTERS), place)
             self._files[path] = self.followed.source.script()
         return self._files[path]
+
+    def _found(self, place: str) -> Path | None:
+        """The file of a name: beside the script, or from a folder above it in its checkout, where it is started."""
+        if self._folder is None or not place:
+            return None
+        folders = [self._folder]
+        above = list(self._folder.resolve().parents)[:MOST_FOLDERS]
+        top = next((n for n, folder in enumerate([self._folder, *above]) if (folder / ".git").exists()), 0)
+        return next((path for folder in folders + above[:top] if (path := folder / place).is_file()), None)
 
     def _start(self, statements: Sequence[Statement], arguments: list[Value], offset: int) -> None:
         """A shell of its own, which sees what is exported and its own arguments, and leaves nothing behind."""
