@@ -138,9 +138,12 @@ flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED
 
 CONFORMANCE_TREES ?= trees
 CONFORMANCE_PYTHON ?= $(TORCH_PYTHON)
+# Of an environment with torchtitan 0.3 and torch for the CPU: steps FSDP2 plans too.
+TITAN_PYTHON ?=
 
 conformance: $(STAMP) ## Run tests/witness/plans.yaml by the frameworks on the CPU and record; CONFORMANCE_TREES= one folder a release
 	@$(BIN)/python -m tests.witness --trees $(CONFORMANCE_TREES) --python $(CONFORMANCE_PYTHON) $(PLANS)
+	$(if $(TITAN_PYTHON),@$(BIN)/python -m tests.witness.titan --python $(TITAN_PYTHON))
 
 docs: $(STAMP) ## Regenerate the reference pages, figures, NOTICE and the numbers of the README
 	@$(BIN)/python -m docs.generate

@@ -103,10 +103,31 @@ class Prediction:
                 lane = "cp" if group in ("ring", "ulysses") else group
                 replays = sum(n for name, n in again.items() if CHOICES[name].replays_exchange(exchange))
                 found[lane, operation, size] += round(runs * (forward + backward) + replays * replayed)
+            found.update(self._shards(layer, runs))
         found.update(self._sends(stage))
         return tuple(
             Message(group=g, operation=o, size_bytes=b, calls=n) for (g, o, b), n in sorted(found.items()) if n
         )
+
+    def _shards(self, layer: LayerInputs, runs: float) -> dict[tuple[str, str, int], int]:
+        """Gathers of a unit's sharded weights before each pass and reductions of its gradients behind the last one."""
+        sharded = layer.features.sharded
+        if sharded is None or sharded.through_step[0]:
+            return {}
+        gathers = round(runs * (1.0 if scalar_at(sharded.keeps_gathered, 0) else 2.0))
+        found: Counter[tuple[str, str, int]] = Counter()
+        dense = ("dp", layer.table.dense_params, sharded.gradient_bytes, sharded.dense, sharded.dense_copies)
+        experts = ("edp", layer.table.expert_params, sharded.expert_gradient_bytes, sharded.expert)
+        for lane, params, element_bytes, shards, copies in (dense, (*experts, sharded.expert_copies_group)):
+            count = scalar_at(params, 0)
+            if not count:
+                continue
+            reduced = count * scalar_at(element_bytes, 0)
+            found[lane, "all_gather", round(count * ELEMENT_BYTES)] += gathers
+            found[lane, "reduce_scatter", round(reduced)] += round(runs)
+            if scalar_at(copies.size, 0) > 1:
+                found["copies", "all_reduce", round(reduced / scalar_at(shards.size, 0))] += round(runs)
+        return found
 
     @property
     def launch_gathers(self) -> bool:
