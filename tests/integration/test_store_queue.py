@@ -93,6 +93,26 @@ def test_a_search_that_dies_twice_has_failed(database):
         assert row.error == "it died (2 attempts)"
 
 
+def test_losses_of_workers_and_crashes_are_counted_apart(database):
+    enqueue(database, "srch_1")
+    for _ in range(3):
+        mine = claim(database)
+        with database.write() as session:
+            later = NOW + timedelta(seconds=1)
+            Queue(session).recover(stalled_before=later, max_attempts=4, error="lost", now=NOW)
+        assert status(database, "srch_1") == "queued"
+    for expected in ("queued", "failed"):
+        mine = claim(database)
+        assert mine is not None
+        with database.write() as session:
+            Queue(session).lose(mine, max_attempts=2, error="it died", now=NOW)
+        assert status(database, "srch_1") == expected
+    with database.read() as session:
+        row = Searches(session).get("srch_1")
+        assert row is not None
+        assert (row.error, row.losses) == ("it died (2 attempts)", 3)
+
+
 def test_handing_back_is_no_attempt(database):
     enqueue(database, "srch_1")
     for _ in range(5):

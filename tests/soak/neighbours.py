@@ -39,6 +39,7 @@ AHEAD_S = ("-120", "120", "0")
 # Beside its own files a process with so few has connections to the database, pipes and clients.
 FEW_FILES = "64"
 EVERY_S, SUBMIT_S, STOPPED_S = (2.0, 6.0), 2.0, (1.0, 8.0)
+KILLED_S = (10.0, 20.0)
 STALLED_AFTER_S = "5"
 LIMIT_S = 600.0
 
@@ -88,6 +89,30 @@ class Storm:
         program.send_signal(signal.SIGSTOP)
         time.sleep(self._moments.uniform(*STOPPED_S))
         program.send_signal(signal.SIGCONT)
+
+
+class Killer(threading.Thread):
+    """Kills one of these programs every so often and starts it again; `still` keeps it from that."""
+
+    def __init__(self, programs: list[Program], seed: int) -> None:
+        super().__init__(daemon=True)
+        self.programs, self.still, self.kills = programs, threading.Lock(), 0
+        self._moments, self._over = random.Random(seed), threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(self._moments.uniform(*KILLED_S)):
+            with self.still:
+                running = [program for program in self.programs if program.is_running()]
+                if running:
+                    killed = self._moments.choice(running)
+                    killed.kill()
+                    killed.start()
+                    self.kills += 1
+
+    def stop(self) -> None:
+        """Returns when it kills no more."""
+        self._over.set()
+        self.join()
 
 
 class Clients(threading.Thread):
@@ -157,9 +182,12 @@ def judged(audit: Audit, database_url: str, case: str) -> bool:
 
 
 def two_versions(
-    server: Server, directory: Path, old: Path, seconds: float, case: str, *, pretended: bool = False
+    server: Server, directory: Path, old: Path, seconds: float, seed: int, case: str, *, pretended: bool = False
 ) -> bool:
-    """The earlier release alone, beside this one on the migrated database in every pairing, and this one alone."""
+    """The earlier release alone, beside this one on the migrated database in every pairing, and this one alone.
+
+    From the migration on, servers and workers of both are killed at random.
+    """
     environment = QUICK_SETTINGS | {
         "AUTODEPLOY_DATABASE_URL": server.dsn.replace("postgresql+psycopg", "postgresql"),
         "AUTODEPLOY_JOBS": "procrastinate",
@@ -210,17 +238,24 @@ def two_versions(
         new_server, new_url = served("new_server", new)
         wait_until_ready(new_url, new_server)
         urls.append(new_url)
+        killer = Killer([old_server, old_worker, new_server, new_worker], seed)
+        killer.start()
         time.sleep(seconds / 6)  # both servers, both workers
-        new_worker.stop()
-        urls[:] = [new_url]
+        with killer.still:
+            new_worker.stop()
+            urls[:] = [new_url]
         time.sleep(seconds / 6)  # the new server, the old worker
-        old_worker.stop()
-        new_worker.start()
-        urls[:] = [old_url]
+        with killer.still:
+            old_worker.stop()
+            new_worker.start()
+            urls[:] = [old_url]
         time.sleep(seconds / 6)  # the old server, the new worker
-        old_server.stop()
-        urls[:] = [new_url]
+        with killer.still:
+            old_server.stop()
+            urls[:] = [new_url]
         time.sleep(seconds / 6)
+        killer.stop()
+        report("faults", killer.kills, "count", f"{case}, SIGKILL of a server or worker of either")
         return judged(clients.settled(), server.dsn, case)
 
 
@@ -250,7 +285,13 @@ def main(arguments: list[str] | None = None) -> None:
                 if part == "versions":
                     old = wanted.old.resolve()
                     held &= two_versions(
-                        server, directory, old, wanted.seconds, "two versions", pretended=wanted.pretended
+                        server,
+                        directory,
+                        old,
+                        wanted.seconds,
+                        wanted.seed,
+                        "two versions",
+                        pretended=wanted.pretended,
                     )
                 else:
                     held &= weather(server.dsn, directory, server, wanted.seconds, wanted.seed, "PostgreSQL")
