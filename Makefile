@@ -106,7 +106,7 @@ freeze: $(STAMP) ## Search forty specs without a time limit and hold the PlanSet
 	@$(BIN)/python -m tests.freeze
 
 wheelhouse: $(STAMP) ## Gather wheels for an install without a network; MACHINE=aarch64 for another machine
-	@$(BIN)/python .ci/wheelhouse.py wheelhouse $(if $(MACHINE),--machine $(MACHINE))
+	@$(BIN)/python .ci/wheelhouse.py wheelhouse$(if $(MACHINE),-$(MACHINE) --machine $(MACHINE))
 
 calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
 	@$(BIN)/python -m autodeploy.calibration.shipped

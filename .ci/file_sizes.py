@@ -29,7 +29,9 @@ TEXT_SUFFIXES = CODE_SUFFIXES | {
 }
 TEXT_NAMES = frozenset({"Makefile", "run", "Dockerfile", ".gitignore", ".dockerignore", ".importlinter"})
 PROJECT_DIRECTORIES_WITH_DOT = frozenset({".ci", ".github"})
-NOT_OURS = frozenset({"__pycache__", "build", "dist", "htmlcov", "node_modules", "test-results", "wheelhouse"})
+NOT_OURS = frozenset(
+    {"__pycache__", "build", "dist", "htmlcov", "node_modules", "test-results", "wheelhouse", "wheelhouse-aarch64"}
+)
 
 
 def text_files(root: Path = ROOT) -> Iterator[Path]:

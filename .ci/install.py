@@ -143,8 +143,8 @@ def main() -> None:
     print(f"Installing {total} locked packages into {Path(sys.prefix).name}", file=sys.stderr, flush=True)
     with heartbeat("at the packages", started_s):
         install_packages(lock, total)
-    show(f"  packages are in; now this project, {time.monotonic() - started_s:.0f} s", step=0)
-    with heartbeat("at this project", started_s):
+    show(f"  packages are in; now this project and its machine code, {time.monotonic() - started_s:.0f} s", step=0)
+    with heartbeat("compiling loops for this processor, once", started_s):
         install_project()
     end = "\n" if sys.stderr.isatty() else ""
     print(f"{end}Installed in {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, HTMLResponse, Response
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from api.http.languages import language_of
+from api.http.languages import language_of, requested_language
 from api.ui.page_inputs import not_found
 from api.ui.rendering import render
 from autodeploy.kit.errors import NotFoundError
@@ -120,8 +120,12 @@ def documentation(request: Request, name: str = "index") -> Response:
 
 
 def _shown(request: Request, page: Page) -> HTMLResponse:
-    def lead(found: re.Match[str]) -> str:
-        return f'{found[1]}="{request.scope.get("root_path", "")}/{found[2]}'
+    kept = requested_language(request)
 
-    body = re.sub(r'(href|src)="(docs/)', lead, page.html)
+    def lead(found: re.Match[str]) -> str:
+        name, address, anchor = found.groups()
+        asked = f"?lang={kept}" if kept and name == "href" else ""
+        return f'{name}="{request.scope.get("root_path", "")}/{address}{asked}{anchor}"'
+
+    body = re.sub(r'(href|src)="(docs/[^"#]*)([^"]*)"', lead, page.html).replace("<pre>", '<pre tabindex="0">')
     return render(request, "docs.html", page=page, body=Markup(body))

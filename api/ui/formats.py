@@ -10,6 +10,7 @@ from autodeploy.stack.frameworks import title_of
 
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 ABSENT = "–"
+_AXIS = re.compile(r"[a-z_]+=")
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
@@ -107,7 +108,8 @@ def quantity(value: float | str | bool | None) -> str:
 
 def sentence(text: str) -> str:
     """A text that began in the middle of a sentence, as a sentence of its own."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "。")) else "。" if _CHINESE.search(text) else ".")
+    begin = text[:1] if _AXIS.match(text) else text[:1].upper()
+    return begin + text[1:] + ("" if text.endswith((".", "。")) else "。" if _CHINESE.search(text) else ".")
 
 
 def product_name(name: str) -> str:

@@ -140,7 +140,7 @@ def paths(site: Site) -> list[str]:
     plans = [plan.plan_id for plan in site.services.searches.plans(site.stored["good"])]
     return [
         *("/", "/?status=cancelled&model=nothing", "/new", "/profiles", "/profiles/cloudmatrix-384", "/accuracy"),
-        "/software/megatron-lm",
+        *("/software/megatron-lm", "/docs", "/docs/how-to/rest_api"),
         *("/compare", "/compare?plans=" + ",".join(plans[:3]), f"/plans/{plans[0]}"),
         f"/plans/{plans[0]}/operators",
         f"/plans/{plans[0]}/stages",
