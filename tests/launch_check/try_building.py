@@ -212,7 +212,8 @@ def load_early(trees: Mapping[str, pathlib.Path]) -> None:
     typing.override = getattr(typing, "override", lambda method: method)  # type: ignore[attr-defined]
     stand_in_for_devices(DEVICES)
     importlib.import_module("megatron.core.utils")._te_version = Version(INSTALLED)
-    importlib.import_module("megatron.core.tensor_parallel.gtp_api").HAVE_GTP = True
+    with contextlib.suppress(ModuleNotFoundError):  # releases before 0.18 have none
+        importlib.import_module("megatron.core.tensor_parallel.gtp_api").HAVE_GTP = True
     importlib.import_module("megatron.training.training")
 
 

@@ -77,14 +77,14 @@ def test_releases_differ_where_their_sources_do():
     newer = {"megatron-mindspeed-0.17", "megatron-mindspeed-0.18"}
     assert where["--balanced-moe-experts"] == {"megatron-mindspeed-master", *newer}
     assert where["--moe-hierarchical-alltoallv"] == {"megatron-mindspeed-2.0.0"}
-    of_main = {"megatron-main", "megatron-0.19", "megatron-0.18", "megatron-0.16"}
+    of_main = {"megatron-main", "megatron-0.19", "megatron-0.18", "megatron-0.17", "megatron-0.16"}
     assert where["--overlap-moe-expert-parallel-comm"] == {*of_main, *newer}
     assert where["--moe-fb-overlap"] == {r.name for r in PRE_TRAINING if r.has("mindspeed")}
     assert release_named("mindspeed-llm-master").registers("--moe-token-dispatcher-type", "alltoall_seq")
     assert not release_named("megatron-main").registers("--moe-token-dispatcher-type", "alltoall_seq")
 
 
-@pytest.mark.parametrize("release", ["megatron-0.19", "megatron-0.18", "megatron-0.16"])
+@pytest.mark.parametrize("release", ["megatron-0.19", "megatron-0.18", "megatron-0.17", "megatron-0.16"])
 def test_a_release_that_is_like_another_has_its_checkpoints_and_stack(release):
     of, like = release_named(release), release_named("megatron-main")
     assert [each.name for each in checkpoint_formats(of)] == [each.name for each in checkpoint_formats(like)]

@@ -334,6 +334,7 @@ GROUPED = "--num-experts 24 --moe-router-topk 4 --moe-ffn-hidden-size 1536 --moe
     [
         ("megatron-0.19", RAMP, None),
         ("megatron-0.16", RAMP, "batch_ramp_counts_samples"),
+        ("megatron-0.17", RAMP, "batch_ramp_counts_samples"),
         ("megatron-mindspeed-0.17", RAMP, "batch_ramp_counts_samples"),
         ("megatron-mindspeed-0.18", RAMP, None),
         ("megatron-mindspeed-0.17", DUAL, "dualpipev_is_adapted"),
