@@ -322,11 +322,16 @@ def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langu
         return
     days = {"created_at", "expires_at"}  # without the hour, for the width of a terminal
     rows = [
-        [k.id, k.name, k.team, k.scope, *(_moment(getattr(k, m), hour=m not in days) for m in moments)] for k in keys
+        [
+            *(k.id, k.name, k.team, k.scope),
+            *(_moment(getattr(k, m), hour=m not in days) for m in moments),
+            str(k.max_searches or "-"),
+        ]
+        for k in keys
     ]
-    names = ("key", "name", "team", "scope", "created", "last_used", "expires", "revoked")
+    names = ("key", "name", "team", "scope", "created", "last_used", "expires", "revoked", "most_searches")
     columns = [command_text(language(lang), n) for n in names]
-    write_report(table_text(columns, rows), None)
+    write_report(table_text(columns, rows, spare=(4, 5, 8, 6, 2, 7)), None)
 
 
 def _moment(moment: datetime | None, *, hour: bool) -> str:
@@ -399,7 +404,8 @@ def list_changes(
         for entry in entries
     ]
     names = ("time", "author", "team", "source", "action")
-    write_report(table_text([*(command_text(language(lang), name) for name in names), "ID", "HTTP"], rows), None)
+    titles = [*(command_text(language(lang), name) for name in names), "ID", "HTTP"]
+    write_report(table_text(titles, rows, spare=(3, 2, 6)), None)
 
 
 @audit_app.command("prune", epilog="Example: autodeploy audit prune --older-than 52w")

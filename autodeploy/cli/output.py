@@ -213,8 +213,15 @@ def table_text(
     rows: Sequence[Sequence[str]],
     right: frozenset[int] = frozenset(),
     whole: frozenset[int] = frozenset(),
+    spare: Sequence[int] = (),
 ) -> str:
-    """Rows under their titles in the columns of the terminal; long cells are folded, those of `whole` columns never."""
+    """Rows under their titles in the columns of the terminal; long cells are folded, those of `whole` columns never.
+
+    Parameters
+    ----------
+    spare : columns of a table that is too wide for the terminal that are left out sooner than any cell is folded:
+        those without a value, then one after the other.
+    """
     import io
 
     from rich.box import SIMPLE_HEAD
@@ -222,6 +229,9 @@ def table_text(
     from rich.table import Table
     from rich.text import Text
 
+    left = _left(titles, rows, spare)
+    titles, rows = [titles[i] for i in left], [[row[i] for i in left] for row in rows]
+    right, whole = (frozenset(left.index(i) for i in some if i in left) for some in (right, whole))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     least, most = _widths(titles, rows, whole)
     for index, title in enumerate(titles):
@@ -232,6 +242,18 @@ def table_text(
     stream = io.StringIO()
     Console(file=stream, width=max(columns(), _needed(titles, rows)), color_system=None).print(table)
     return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+
+
+def _left(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[int]) -> list[int]:
+    """Places of the columns that are shown."""
+    from autodeploy.reports.wording import width
+
+    wide = [max(width(cell) for cell in (title, *(row[i] for row in rows))) for i, title in enumerate(titles)]
+    left = list(range(len(titles)))
+    for index in sorted(spare, key=lambda index: any(row[index] != "-" for row in rows)):
+        if sum(wide[i] for i in left) + 3 * (len(left) - 1) > columns():
+            left.remove(index)
+    return left
 
 
 _ID = re.compile(r"(?:key|srch|p|run|job|bat|evt|wh)_[0-9a-z]{8,}")

@@ -91,3 +91,14 @@ def test_ids_stay_whole_in_a_narrow_table(monkeypatch: pytest.MonkeyPatch) -> No
     text = table_text(["id", "name", "of", "when"], [[each, "n" * 60, "of " * 20, "2026-11-29 00:52"] for each in ids])
     assert all(each in text for each in ids)
     assert max(map(width, text.splitlines())) <= 80
+
+
+def test_a_column_is_left_out_sooner_than_a_cell_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autodeploy.cli.output.columns", lambda: 80)
+    titles = ["id", "name", "made", "expires", "revoked"]
+    rows = [["key_01m8kntfwvnj3hh1", "n" * 34, "2026-11-29 00:52", "-", "-"]]
+    text = table_text(titles, rows, spare=(2, 3))
+    assert text.splitlines()[0].split() == ["id", "name", "revoked"]
+    assert "n" * 34 in text
+    short = [[rows[0][0], "n", *rows[0][2:]]]
+    assert table_text(titles, short, spare=(2, 3)).splitlines()[0].split() == titles
