@@ -77,7 +77,7 @@ class Budget:
         )
 
 
-USUAL: Final = Budget(60, SLOTS * 60, refined=2, effort=FAST, paths=1800, proof_gap=0.029, exact_solves=32)
+USUAL: Final = Budget(60, SLOTS * 60, refined=2, effort=FAST, paths=2300, proof_gap=0.029, exact_solves=32)
 """Sized for 1 to 6 s on two cores."""
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
