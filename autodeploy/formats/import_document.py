@@ -12,7 +12,7 @@ from autodeploy.formats.common.import_result import UNNAMED, ImportResult
 from autodeploy.formats.common.launch_script import refuse_other_configuration, refuse_program, refuse_python
 from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
 from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch, with_experiment
-from autodeploy.formats.megatron.script import import_launch_script, imported_launch
+from autodeploy.formats.megatron.script import import_launch_script, imported_launch, read_megatron_launch
 from autodeploy.formats.mindformers.configuration import import_mindformers, is_mindformers
 from autodeploy.formats.mindspeed_rl import import_mindspeed_rl, is_mindspeed_rl
 from autodeploy.formats.torchtitan.reader import import_torchtitan, is_toml, is_torchtitan, load_toml
@@ -23,6 +23,7 @@ from autodeploy.specs.hf_config import read_hf_config
 from autodeploy.specs.text_files import MAX_BYTES, MAX_LAUNCH_CHARACTERS, load_json, load_yaml, refuse_long
 
 if TYPE_CHECKING:
+    from autodeploy.formats.common.launch_script import LaunchScript
     from autodeploy.specs.diagnostics import Diagnostics
 
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
@@ -110,6 +111,19 @@ def import_document(
             hint=Message("importers.importable_files"),
         )
     return imported
+
+
+def read_launch(text: str, variables: Mapping[str, str] | None = None, base_dir: Path | None = None) -> LaunchScript:
+    """The launch of a script, or of Megatron's settings as keys, in Megatron's flags. As `import_document`."""
+    try:
+        document = load_yaml(text)
+    except SpecError:
+        document = {}
+    if isinstance(document, Mapping):
+        task, task_text, experiment = with_experiment(document, text, base_dir, "")
+        if is_keyed(task):
+            return keyed_launch(task, task_text, variables or {}, experiment)
+    return read_megatron_launch(text, variables, base_dir=base_dir)[0]
 
 
 def _stem(filename: str | None) -> str:

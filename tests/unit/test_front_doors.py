@@ -462,3 +462,19 @@ def test_a_dropped_train_type_trains_every_parameter() -> None:
     assert "lora" in kept
     assert "lora" not in dropped.document["training"]
     assert any("tuner_type" in str(text) for text in dropped.diagnostics.doubts)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("num_attention_heads: 16", "num_attention_heads: 15", "heads_divide_by_tp"),
+        ("num_layers: 24", "num_layers: 24\n  num_query_groups: 6\n  group_query_attention: true", "query_groups"),
+        ("tensor_model_parallel_size: 2", "pipeline_model_parallel_size: 7", "layers_divide_by_pp"),
+    ],
+)
+def test_settings_as_keys_that_cannot_be_predicted_are_judged(before: str, after: str, rule: str) -> None:
+    text = TASK.replace(before, after)
+    with pytest.raises(SpecError) as raised:
+        import_document(text, "a.yaml").spec("nvidia-h100")
+    report = check_unread(text, raised.value, CheckLimits(), cluster="nvidia-h100", num_npus=16)
+    assert any(each.rule.startswith(rule) for each in report.broken_rules)

@@ -105,3 +105,13 @@ def test_an_update_is_kept_until_what_it_rests_on_changes() -> None:
     with registered_feature(other):
         assert kept() is not first
     assert kept() is first
+
+
+def test_an_update_under_fsdp_holds_shards_of_its_states() -> None:
+    parts = [
+        update_part(SPEC.model, PROFILE, SPEC.cluster, TRAINING, Strategy(fsdp=sharded, recompute=FULL), npus=16)
+        for sharded in (False, True)
+    ]
+    weights = [float(part.states["parameters"].max()) for part in parts]
+    assert weights[0] == pytest.approx(16 * weights[1], rel=1e-3)
+    assert parts[1].peak_bytes < 0.5 * parts[0].peak_bytes

@@ -168,7 +168,7 @@ def update_context(
     context = spec_context(
         spec,
         profile,
-        on | facts.memory,
+        on | facts.memory | ({"fsdp"} if strategy.fsdp else frozenset()),
         num_npus=npus,
         distributed_optimizer=strategy.distributed_optimizer,
         host=facts.host.of_strategy(strategy.optimizer_offload_fraction),
