@@ -163,6 +163,7 @@ stacks_app = typer.Typer(no_args_is_help=True)
 def list_stacks(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the software stacks that come with AutoDeploy."""
     from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.messages import in_language
     from autodeploy.reports.wording import command_text
     from autodeploy.stack.software import shipped_stacks
 
@@ -170,7 +171,10 @@ def list_stacks(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Lan
     if output_format is ListFormat.JSON:
         write_report(json_text([stack.summary() for stack in stacks]), None)
         return
-    rows = [[s.name, s.title, ", ".join(s.vendors), s.target or "", "x" if s.default else ""] for s in stacks]
+    rows = [
+        [s.name, in_language(s.said, language(lang)), ", ".join(s.vendors), s.target or "", "x" if s.default else ""]
+        for s in stacks
+    ]
     titles = [command_text(language(lang), name) for name in ("name", "stack", "chips", "target", "default")]
     write_report(table_text(titles, rows, whole=frozenset({0})), None)
 
@@ -183,6 +187,7 @@ def show_stack(
 ) -> None:
     """Show every fact of a stack with what it depends on, its kind and source."""
     from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.messages import in_language
     from autodeploy.reports.wording import command_text
     from autodeploy.specs.reading import read_stack
 
@@ -197,4 +202,4 @@ def show_stack(
     rows = [[f"{section}.{fact}", *rest] for section, fact, *rest in stack.rows()]
     facts = table_text(titles("fact", "value", "kind", "source"), rows, whole=frozenset({0}))
     sources = table_text(titles("source", "meaning"), [[*each] for each in stack.sources.items()])
-    write_report("\n".join((f"{stack.name}: {stack.title}\n", facts, sources)), None)
+    write_report("\n".join((f"{stack.name}: {in_language(stack.said, language(lang))}\n", facts, sources)), None)

@@ -127,7 +127,7 @@ def _release(record: dict[str, object]) -> Release:
     assert isinstance(like, list)
     return Release(
         name=str(record["name"]),
-        title=str(record["title"]),
+        title=Message.of_record(f"release_title.{record['name']}", str(record["title"])),
         framework=str(record["framework"]),
         vendors=tuple(map(str, vendors)) if isinstance(vendors, list) else None,
         components=MappingProxyType({name: Component(name=name, **part) for name, part in components.items()}),

@@ -144,6 +144,11 @@ class Stack:
     released: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, tuple[Fact, ...]]] = field(default_factory=dict)
 
+    @property
+    def said(self) -> Message:
+        """Title in any language; of a stack that does not ship its own."""
+        return Message.of_record(f"stack_title.{self.name}", self.title)
+
     def summary(self) -> dict[str, Any]:
         """Summary of a stack for lists."""
         return {

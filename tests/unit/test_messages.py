@@ -40,6 +40,8 @@ from autodeploy.specs.diagnostics import Text, Told
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.launch_rules import launch_rules
+from autodeploy.stack.releases import releases
+from autodeploy.stack.software import shipped_stacks
 from hardware_profiles import list_profiles, load_profile
 from tests.support.syntax import nodes
 
@@ -58,7 +60,7 @@ BY_NAME = frozenset(
 RECORDS = frozenset(
     {
         *("rule", "flag_rule", "launch_rule", "feature", "lacks", "uncertain_number", "worth"),
-        *("uncertain_basis", "prior_note", "source"),
+        *("uncertain_basis", "prior_note", "source", "release_title", "stack_title"),
         *("effect", "unmodelled", "verl_effect"),
     }
 )
@@ -236,7 +238,11 @@ def record_texts() -> dict[str, str]:
     told = {text.key: str(text) for text in said if isinstance(text, Message) and section(text.key) in RECORDS}
     environment = [each for p in list_profiles() for each in load_profile(p).document.environment if each.worth]
     worth = {f"worth.{each.name}": each.worth for each in environment}
-    return lacks | told | routers | notes | sources | worth
+    of_releases = {
+        release.title.key: str(release.title) for release in releases() if isinstance(release.title, Message)
+    }
+    stacks = {f"stack_title.{name}": stack.title for name, stack in shipped_stacks().items()}
+    return lacks | told | routers | notes | sources | worth | of_releases | stacks
 
 
 def test_a_message_is_said_in_both_languages_and_read_back() -> None:
