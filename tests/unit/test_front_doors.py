@@ -478,3 +478,12 @@ def test_settings_as_keys_that_cannot_be_predicted_are_judged(before: str, after
         import_document(text, "a.yaml").spec("nvidia-h100")
     report = check_unread(text, raised.value, CheckLimits(), cluster="nvidia-h100", num_npus=16)
     assert any(each.rule.startswith(rule) for each in report.broken_rules)
+
+
+def test_query_groups_without_their_switch_are_told() -> None:
+    read = import_document(f"torchrun {LAUNCH} --num-query-groups 4", "a.sh")
+    assert "num_key_value_heads" not in read.document["model"]
+    assert any("--group-query-attention" in text for text in read.diagnostics.contradictions)
+    whole = import_document(f"torchrun {LAUNCH} --num-query-groups 4 --group-query-attention", "a.sh")
+    assert whole.document["model"]["num_key_value_heads"] == 4
+    assert not whole.diagnostics.contradictions

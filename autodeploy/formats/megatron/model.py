@@ -132,6 +132,10 @@ def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
     else:
         if groups is not None and (grouped or groups == model["num_attention_heads"]):
             fields["num_key_value_heads"] = groups
+        elif groups is not None:
+            given, lacking = reader.script.flags["--num-query-groups"], "--group-query-attention"
+            reason = Message("common.needs", one=given.name, other=lacking)
+            reader.log.contradict(given.place, "/model/num_key_value_heads", groups, reason)
         if channels is not None:
             fields["head_dim"] = channels
         if norm:
