@@ -119,12 +119,11 @@ def _data_helpers() -> None:
     def build_sample_idx(sizes: Any, documents: Any, length: int, epochs: int, tokens: int, *_: Any) -> Any:
         total = (epochs * tokens - 1) // length
         ends = numpy.cumsum([sizes[number] for number in documents])
-        rows = [(0, 0)]
-        for sample in range(1, total + 1):
-            at = sample * length
-            document = int(numpy.searchsorted(ends, at, "right"))
-            rows.append((document, at - (int(ends[document - 1]) if document else 0)))
-        return numpy.array(rows, dtype=numpy.int32)
+        places = numpy.arange(total + 1, dtype=numpy.int64) * length
+        found = numpy.searchsorted(ends, places, "right")
+        begins = numpy.concatenate([[0], ends])[found]
+        rows = numpy.stack([found, places - begins], axis=1)
+        return rows.astype(numpy.int32)
 
     name = "megatron.core.datasets.helpers_cpp"
     functions = {f"build_sample_idx_{kind}": build_sample_idx for kind in ("int32", "int64")}
