@@ -208,9 +208,17 @@ def test_recomputation_by_operator_is_read_and_written() -> None:
 
 
 def test_every_other_layer_is_counted_and_a_file_without_ranks_keeps_them_open() -> None:
-    found = read(('mode = "full"', 'mode = "selective"'), ("shard_degree = 16", "shard_degree = -1"))
+    found = read(
+        ('mode = "full"', 'mode = "selective"'),
+        ("shard_degree = 16", "shard_degree = -1"),
+        ("global_batch_size = 512", ""),
+    )
     assert found.document["strategy"]["recompute"] == {"granularity": "full", "num_layers": 24}
     assert found.ranks is None
+    assert "global_batch_size" not in found.document["training"]
+    strategy, local = found.document["strategy"], found.replica_batch
+    batch = found.spec("ascend-800t-a2", None, 64).training.global_batch_size.value
+    assert batch == local * 64 // (strategy["tp"] * strategy["cp"])
 
 
 @pytest.mark.parametrize(("model", "npus"), [("qwen3-0.6b", 8), ("qwen3-30b-a3b", 64)])

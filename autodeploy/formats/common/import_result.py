@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,7 @@ class ImportResult:
     (processes, one a die) and seldom the chips, so that `cluster` is often missing. `target` is the framework whose
     file it is. `plan_id` is that of the plan the file was exported from, `flags` are those of a launch script with
     their values, `script` is that script. `generation_ranks` only
-    generate.
+    generate. `replica_batch` are sequences that a replica takes in a step, where the batch follows from them.
     """
 
     kind: Kind
@@ -80,6 +81,7 @@ class ImportResult:
     base_dir: Path | None = None
     script: LaunchScript | None = None
     generation_ranks: int | None = None
+    replica_batch: int = 0
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -169,12 +171,22 @@ class ImportResult:
         if self.kind == "launch-script" and search.get("target") != UNRESTRICTED and "target_release" not in search:
             document = document | {"search": {**search, "target": framework_for(search["target"], vendor_of(profile))}}
         if self.kind in LAUNCH_FILES:
-            document = self._with_unnamed(document, profile)
+            document = self._with_batch(self._with_unnamed(document, profile), profile)
         if self.generation_ranks is None:
             return document
         strategy = document["strategy"]
         cards = self.generation_ranks // load_profile(profile).devices_per_npu
         return document | {"strategy": {**strategy, "rl": {**strategy["rl"], "generation_npus": cards}}}
+
+    def _with_batch(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
+        """The document with the batch of all replicas, where the file says only what one takes and cards are known."""
+        training, strategy, cards = document["training"], document["strategy"], document["cluster"].get("num_npus")
+        if not self.replica_batch or "global_batch_size" in training or not isinstance(cards, int):
+            return document
+        cut = math.prod(int(strategy.get(axis) or 1) for axis in ("tp", "pp", "cp"))
+        replicas = cards * load_profile(profile).devices_per_npu // cut
+        batch = {"global_batch_size": self.replica_batch * replicas} if replicas else {}
+        return document | {"training": {**training, **batch}}
 
     def _with_unnamed(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
         """The document with the features that its target's stack has on without being asked, and number formats that
@@ -220,7 +232,9 @@ class ImportResult:
     def _cards(self, profile: str) -> int:
         if self.ranks is None:
             raise SpecError(
-                Message("common.is_required", name="num_npus"), path="/cluster/num_npus", hint="--num-npus N"
+                Message("common.is_required", name="num_npus"),
+                path="/cluster/num_npus",
+                hint=joined((Message("importers.unknown_rank_count"), "--num-npus N"), "semicolon"),
             )
         per_card = load_profile(profile).devices_per_npu
         if self.ranks % per_card:

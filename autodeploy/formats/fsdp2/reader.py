@@ -218,6 +218,7 @@ UNMODELLED: Final[dict[str, Any]] = {
     "data.reset_attention_mask": False,
 }
 # Of the argument classes.
+ACCUMULATED: Final = "training.gradient_accumulation_steps"
 DEFAULTS: Final = {"cutoff_len": 2048, "batch": 8, "accumulation": 1}
 
 
@@ -285,6 +286,7 @@ def import_fsdp2(
         target=TARGET,
         kept=kept,
         plan_id=plan_id_of(text),
+        replica_batch=int(strategy["micro_batch_size"]) * (reader.raw(ACCUMULATED) or DEFAULTS["accumulation"]),
     )
 
 
@@ -298,12 +300,10 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
             Message("importers.default_of", framework="MindSpeed-LLM FSDP2"),
         )
     field = "/training/global_batch_size"
-    steps = reader.number(field, "training.gradient_accumulation_steps", least=1) or DEFAULTS["accumulation"]
+    steps = reader.number(field, ACCUMULATED, least=1) or DEFAULTS["accumulation"]
     training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
     if ranks is not None:
         training["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
-    else:
-        reader.log.doubt(field, "open", Message("importers.unknown_rank_count"))
     precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
     if precision not in ("bf16", "fp16", "fp32"):
         fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))

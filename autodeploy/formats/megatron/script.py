@@ -116,6 +116,7 @@ def imported_launch(
         plan_id=plan_id_of(text),
         flags={flag.name: flag.text for flag in script.flags.values()},
         script=script,
+        replica_batch=0 if reader.has("--global-batch-size") else strategy["micro_batch_size"],
     )
 
 

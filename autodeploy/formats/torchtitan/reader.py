@@ -364,6 +364,9 @@ def import_torchtitan(
         target=TARGET,
         kept=kept,
         plan_id=plan_id_of(text),
+        replica_batch=0
+        if "global_batch_size" in spec["training"]
+        else reader.raw("training.local_batch_size") or BATCH,
     )
 
 
@@ -403,8 +406,6 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     elif strategy.get("pp", 1) > 1 and batch is not None and replicas and batch > local * replicas:
         reason = Message("importers.pipeline_fills_per_batch")
         reader.log.unmodelled("/training/global_batch_size", batch, reason)
-    elif batch is None:
-        reader.log.doubt(field, "open", Message("importers.unknown_rank_count"))
     training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
     training |= {} if batch is None else {"global_batch_size": batch}
     for key in ("training.mixed_precision_param", "training.dtype"):
