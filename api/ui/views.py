@@ -94,9 +94,8 @@ def _number(profile: Profile, name: str, quantity: Quantity) -> Number:
     titles = (
         Message.of_record(f"source.{key}", sources[key].title) if key in sources else key for key in quantity.source
     )
-    named = joined(titles, "semicolon")
-    note = f" – {quantity.note}" if quantity.note else ""
-    return Number(name, quantity.value, quantity.unit, quantity.kind, named + note)
+    named = joined((*titles, *([quantity.note] if quantity.note else ())), "semicolon")
+    return Number(name, quantity.value, quantity.unit, quantity.kind, named)
 
 
 PAGE_LENGTH = 50

@@ -11,6 +11,7 @@ from autodeploy.messages import Message
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.gradient_sums import EXPERT_FUSION, EXPERTS_APART, NO_FUSION, PLAIN_APART, WORDS
+from autodeploy.stack.software import unnamed_features
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,8 +169,10 @@ def add_features(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
 
 
 def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name: str) -> None:
-    """Flags of one feature, or a note."""
+    """Flags of one feature, or a note; none of what the framework does by itself."""
     feature = FEATURES.get(name)
+    if feature is None and name in unnamed_features(arguments.release.framework, None):
+        return
     variant = None if feature is None else feature.variant(arguments.release)
     if feature is None or (variant is None and not feature.unreleased):
         arguments.note(Message("exporters.has_no_flag_in", name=name, framework=arguments.release.title))
