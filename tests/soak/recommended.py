@@ -187,16 +187,19 @@ def hold_forced(name: str, spec: Spec, extent: Extent, tally: Tally) -> None:
     if own is not None:
         facts = {"own_s": own.weighed[0].step_s, "p_fits": own.weighed[0].p_fits, "plans": len(own.weighed)}
         tally.tell(name, "undominated", "", kept=not is_dominated(own), **facts)
+    elif not len(space.candidates):  # nor has any part of it
+        tally.tell(name, "forced", "no candidates", kept=plan(spec).infeasible is not None)
+        return
     tried = list(islice(switched(spec, space, own, extent, tally), extent.features))
     if own is not None:
         fixed = [(case, forced(spec, fix={**spec.search.fix, **axes})) for case, axes in fixes_of(own, spec, extent)]
         tried += [(case, less, space_of(less)) for case, less in fixed]
     for case, less, other in tried:
         found = advised(less, stepping=True, searched=other)
-        if found is None:
+        if own is None:
+            tally.tell(name, "forced", case, kept=found is None, own=None)
+        elif found is None:
             tally.skip("forced", "no plan")
-        elif own is None:
-            tally.tell(name, "forced", case, kept=False, own=None, other_s=found.weighed[0].step_s)
         else:
             _tell_held(name, case, own, found, tally)
 
