@@ -415,6 +415,7 @@ def test_all_variables_that_are_missing_are_named_at_once() -> None:
         ("python convert_ckpt_v2.py --load-dir a", "conversion of checkpoints"),
         ("python evaluate_model.py --tensor-model-parallel-size 2", "evaluation"),
         ("megatron export --model a --to_mcore true", "ms-swift's export and inference"),
+        ("python chatlearn_entrypoint.py grpo --config-file a.yaml", "RL"),
         ("torchrun -m torchtitan.train --module llama3 --config llama3_8b", "torchtitan"),
         (f"torchrun train_rwkv.py {SHAPE}", "RWKV"),
     ],

@@ -100,7 +100,7 @@ PROGRAMS = _purposes(
     {
         FSDP2: "train_fsdp2.py",
         "fine-tuning": "posttrain_gpt.py finetune.py finetune_gpt.py",
-        RL: "rlhf_gpt.py ray_gpt.py train_grpo.py train_rl.py main_ppo.py",
+        RL: "rlhf_gpt.py ray_gpt.py train_grpo.py train_rl.py main_ppo.py chatlearn_entrypoint.py",
         INFERENCE: "inference.py inference_fsdp2.py inference_deepseek4.py evaluation.py generate_samples_gpt.py "
         "gpt_dynamic_inference.py gpt_static_inference.py run_text_generation_server.py "
         "run_hybrid_text_generation_server.py run_text_generation.py run_mamba_text_generation_server.py generate.py "
