@@ -37,8 +37,8 @@ SECTIONS = {
 INSIDE = "inside"
 WITH_BODY = (*SECTIONS, INSIDE)
 WITHOUT_BODY = ("service",)
-# What an exporter refuses is said of strategies; a rehearsal's own spec can be refused too.
-EXPORTS = frozenset({"export_plan"})
+# What an exporter refuses is said of strategies; a rehearsal's own spec can be refused too, and a stored plan's.
+EXPORTS = frozenset({"export_plan", "get_plan_commissioning", "get_plan_operators"})
 # What the schema says too, in our words and in pydantic's.
 SAID_BY_SCHEMA = ("field_fault", "pydantic")
 KEYS_SAID_BY_SCHEMA = frozenset({"common.unknown_key"})

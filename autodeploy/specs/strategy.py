@@ -86,8 +86,15 @@ def counted(names: Collection[str], value: Any) -> Any:
     return value
 
 
-RecomputedLayers = Annotated[str, BeforeValidator(partial(counted, (*get_args(RecomputeModule), WHOLE_LAYER)))]
-SwappedLayers = Annotated[str, BeforeValidator(partial(counted, get_args(SwapModule)))]
+def _choices(names: tuple[str, ...]) -> WithJsonSchema:
+    """These memory choices, of all layers or of a class, as a schema of keys."""
+    of_a_class = {"pattern": f"^({'|'.join(names)})@"}
+    return WithJsonSchema({"type": "string", "anyOf": [{"enum": list(names)}, of_a_class]})
+
+
+_RECOMPUTED = (*get_args(RecomputeModule), WHOLE_LAYER)
+RecomputedLayers = Annotated[str, BeforeValidator(partial(counted, _RECOMPUTED)), _choices(_RECOMPUTED)]
+SwappedLayers = Annotated[str, BeforeValidator(partial(counted, get_args(SwapModule))), _choices(get_args(SwapModule))]
 
 Degree = Annotated[int, Field(ge=1, le=131_072)]
 Layers = Annotated[int, Field(ge=0, le=4096)]
