@@ -50,7 +50,7 @@ BEYOND_SCHEMA = {"body": ("field_fault.is_not_finite", "field_fault.is_too_big")
 def groups() -> dict[str, dict[str, str]]:
     """Every group: its keys with their sentences."""
     said = [rule.text for rule in load_rules()] + [rule.text for rule in flag_rules()]
-    texts = {text.key: str(text) for text in said} | _whole(catalogue("en"))
+    texts = {text.key: str(text) for text in said} | _whole(catalogue("en")) | _of_python()
     by_schema = {key for key in texts if key.partition(".")[0] in SAID_BY_SCHEMA} | KEYS_SAID_BY_SCHEMA
     texts_of_groups = {
         group: {
@@ -61,6 +61,12 @@ def groups() -> dict[str, dict[str, str]]:
         for group, names in SECTIONS.items()
     }
     return texts_of_groups | {INSIDE: {key: texts[key] for key in sorted(by_schema)}}
+
+
+def _of_python() -> dict[str, str]:
+    """Words of Python on JSON, by which answers name them."""
+    keys = [key for key in catalogue("zh") if _section(key) == "json"]
+    return {key: key.partition(".")[2].replace("_", " ") for key in keys}
 
 
 def _whole(texts: dict[str, str]) -> dict[str, str]:

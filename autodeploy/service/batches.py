@@ -272,7 +272,7 @@ def _choices(sweep: Sweep) -> list[Choice]:
         )
     if count > MOST_SEARCHES:
         raise SpecError(
-            Message("field_fault.has_entries", count=count),
+            Message("common.exceeds", one=count, other=MOST_SEARCHES),
             path="/sweep",
             hint=Message("field_fault.at_most", bound=MOST_SEARCHES),
         )

@@ -405,7 +405,7 @@ def _latent_faults(model: ModelSpec) -> Iterator[Fault]:
         message = Message("specs.latent_heads", heads=keys, all=heads)
         yield "num_key_value_heads", message, Message("common.leave_it_out")
     if all(getattr(model, name) is not None for name in LATENT.needs) and model.head_dim != model.qk_head_dim:
-        message = Message("field_fault.is_invalid", value=model.head_dim)
+        message = Message("common.is_not_of_form", value=model.head_dim, form="qk_nope_head_dim + qk_rope_head_dim")
         yield "head_dim", message, Message("specs.omit_it_sum", sum=model.qk_head_dim)
 
 

@@ -127,7 +127,7 @@ def test_latent_attention_refuses_what_contradicts_it() -> None:
     (error,) = errors_of({**LATENT, "head_dim": 64})
     assert error == FieldError(
         "/model/head_dim",
-        "invalid value 64",
+        "64 is not qk_nope_head_dim + qk_rope_head_dim",
         "leave it out: qk_nope_head_dim + qk_rope_head_dim = 16",
     )
 

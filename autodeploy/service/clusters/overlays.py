@@ -386,7 +386,10 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
         if planned.get(name) is not None and planned[name] != value
     ]
     errors += [
-        FieldError(f"/strategy/{name}", Message("field_fault.is_invalid", value=repr(name)), ", ".join(planned))
+        FieldError(
+            f"/strategy/{name}",
+            Message("common.unknown_value", flag="strategy", names=", ".join(planned), value=repr(name)),
+        )
         for name in run.strategy
         if name not in planned
     ]
