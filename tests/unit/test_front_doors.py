@@ -12,6 +12,7 @@ from autodeploy.formats.shell.follow import follow
 from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.search.planner import estimate
 from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.synonyms import words_of_fields
@@ -488,3 +489,13 @@ def test_query_groups_without_their_switch_are_told() -> None:
     whole = import_document(f"torchrun {LAUNCH} --num-query-groups 4 --group-query-attention", "a.sh")
     assert whole.document["model"]["num_key_value_heads"] == 4
     assert not whole.diagnostics.contradictions
+
+
+def test_another_program_over_megatron_has_its_stack_and_its_start(task: Path) -> None:
+    read = import_file(task)
+    assert read.spec("nvidia-h100").software.stack == "megatron-lm"
+    on_ascend = read.spec("ascend-800t-a2")
+    assert on_ascend.software.stack == "megatron-mindspeed"
+    plan = estimate(on_ascend)
+    outside = plan.stages[0].memory_gib.communication_buffers + plan.stages[0].memory_gib.runtime
+    assert plan.start_gib > outside + plan.stages[0].memory_gib.weights + plan.stages[0].memory_gib.gradients

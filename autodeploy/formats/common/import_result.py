@@ -203,11 +203,13 @@ class ImportResult:
             named,
             frozenset({*self.flags, *(f"{name}={value}" for name, value in self.flags.items())}),
         )
-        stack = default_stack(document["search"]["target"], vendor_of(profile))
+        spelled = self.script is not None and self.script.is_spelled  # another program, over Megatron-LM's modules
+        stack = default_stack("megatron" if spelled else document["search"]["target"], vendor_of(profile))
         usual, own = (resolved(stack, each) for each in (replace(run, flags=frozenset()), run))
         unnamed = own.features - (usual.features - FEATURES.keys()) if self.plan_id is None else frozenset()
         others = {f"formats.{name}": value for name, value in own.formats.items() - usual.formats.items()}
-        software = {"software": {"stack": stack.name, "overrides": others}} if others else {}
+        told = {"overrides": others} if others else {}
+        software = {"software": {"stack": stack.name} | told} if others or spelled else {}
         return software | document | {"strategy": {**strategy, "features": sorted(named | unnamed)}}
 
     def spec(self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None) -> Spec:
