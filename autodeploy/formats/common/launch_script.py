@@ -120,8 +120,9 @@ PROGRAMS = _purposes(
         "torchtitan's Python configurations": "torchtitan.train torchtitan.torchtitan.train",
     }
 )
-# Frameworks whose configurations are Python programs, by the package that they import.
+# Frameworks whose configurations are Python programs, by the package that they import, and what to bring instead.
 PYTHON = {"torchtitan": "torchtitan", "nemo": "NeMo", "megatron.bridge": "Megatron-Bridge", "xtuner": "XTuner"}
+INSTEAD = {"torchtitan": Message("importers.torchtitan_without_toml")}
 # Commands that start other trainers, whatever their arguments are.
 LAUNCHERS: dict[str, str] = {
     "megatron": "ms-swift's export and inference",
@@ -190,9 +191,7 @@ def refuse_python(text: str) -> None:
     found = next((name for name in PYTHON if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)), "")
     raise SpecError(
         Message("importers.python_is_not_run", what=PYTHON.get(found, "Python")),
-        hint=Message("importers.torchtitan_without_toml")
-        if found == "torchtitan"
-        else Message("importers.importable_files"),
+        hint=INSTEAD.get(found, Message("importers.importable_files")),
     )
 
 
