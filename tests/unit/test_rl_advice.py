@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,14 @@ from autodeploy.messages import in_language
 from autodeploy.reports.plan_report import evidence_line
 from autodeploy.search.plan_search import UpdateSearch
 from autodeploy.search.planner import plan, why_not
-from autodeploy.search.post_training.advice import advise
+from autodeploy.search.post_training import planning
+from autodeploy.search.post_training.advice import advise, by_prediction
 from autodeploy.search.post_training.search import RlSearch
 from autodeploy.search.post_training.why_not import asked_axes
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.rl import GenerationLayout, RlStrategy
+from autodeploy.specs.search import RiskTerms
 from tests.unit.test_rl_planning import QUICK, UPDATE, planned, spec_of
 
 if TYPE_CHECKING:
@@ -52,6 +55,30 @@ def test_the_recommended_plan_has_the_least_regret_within_a_tie() -> None:
     for each in result.plans:
         assert each.expected_step_time_s is not None
         assert each.expected_step_time_s >= each.step_time_s * (1.0 - 1e-9)
+
+
+def test_out_of_time_plans_are_ranked_by_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "advise", lambda *_: None)
+    terms = {"floor": 0.6, "failed_launch_hours": 2.0}
+    result = plan(spec_of(fix=QUICK, risk=terms))
+    assert result.risk is not None
+    assert (result.risk.risk, result.risk.draws, result.risk.failed_launch_hours) == ("averse", 0, 2.0)
+    chances = [each.p_fits for each in result.plans if each.p_fits is not None]
+    assert chances[0] >= min(0.6, max(chances))
+    assert all(each.expected_step_time_s is not None for each in result.plans)
+
+
+def test_the_floor_of_the_spec_decides_what_may_stand_first() -> None:
+    spec = spec_of(fix=UPDATE)
+    choices = sorted((each.choice for each in advised().weighed), key=lambda each: each.step.step_time_s)
+    fastest, slowest = choices[0], choices[-1]
+    assert fastest.step.step_time_s < 0.9 * slowest.step.step_time_s
+    tight = replace(fastest, update=replace(fastest.update, p_fits=0.8, p_starts=0.9))
+    for floor, first in ((0.75, tight), (0.9, slowest)):
+        search = spec.search.model_copy(update={"risk": RiskTerms(floor=floor)})
+        found = by_prediction(spec.model_copy(update={"search": search}), profile_of(spec.cluster), [tight, slowest])
+        assert found.weighed[0].choice is first
+        assert found.price.floor == floor
 
 
 def test_neutral_plans_are_in_the_order_of_their_times() -> None:

@@ -22,7 +22,7 @@ from autodeploy.messages import Message
 from autodeploy.search.ranking.advice import DRAWS
 from autodeploy.search.ranking.expected_cost import price_of
 from autodeploy.search.ranking.regret import regret_order
-from autodeploy.search.ranking.sensitivities import Responses, responses_of
+from autodeploy.search.ranking.sensitivities import Responses, as_predicted, responses_of
 from autodeploy.search.ranking.uncertainty_set import HIGH_QUANTILE, UncertaintySet, uncertainty_set
 from autodeploy.search.ranking.unproven import unproven_in, unproven_of
 from autodeploy.space.candidates import concatenate
@@ -117,7 +117,6 @@ def advise(
     joint = _with_generation(numbers, choices)
     place = {id(update): row for row, update in enumerate(updates)}
     columns = [place[id(each.update)] for each in choices]
-    rests = [unproven_of(each.candidate, each.context) for each in trained]
 
     def log_times(moves: Floats) -> Floats:
         slower = np.exp(training.at(moves[:, : len(numbers.numbers)]) - training.nominal)
@@ -131,30 +130,47 @@ def advise(
             )
         )
 
-    unproven = [
-        rests[column] | unproven_in(evidence_of_generation(each.layout, profile.document.family, moe=spec.model.is_moe))
-        for each, column in zip(choices, columns, strict=True)
-    ]
     nominal = np.log([each.step.step_time_s for each in choices])
-    fits = np.array([each.update.p_fits for each in choices])
+    far = np.diag([abs(joint.at(number, HIGH_QUANTILE)[number.name]) for number in joint.numbers])
+    low, high = log_times(-far), log_times(far)
+    answers = Responses(joint, nominal, (low - nominal).T, (high - nominal).T)
+    return _ranked(spec, profile, choices, log_times(joint.draws(DRAWS)), answers)
+
+
+def by_prediction(spec: Spec, profile: Profile, choices: Sequence[Choice]) -> RlAdvice:
+    """The choices ranked by their expected cost as far as predicted times and P(fits) tell it: no time for draws."""
+    box = _with_generation(uncertainty_set(profile, choices[0].update.part.trained.context), choices)
+    answers = as_predicted(box, [each.step.step_time_s for each in choices])
+    return _ranked(spec, profile, choices, answers.at(box.draws(DRAWS)), answers)
+
+
+def _ranked(spec: Spec, profile: Profile, choices: Sequence[Choice], log_times: Floats, answers: Responses) -> RlAdvice:
+    """The choices by their expected cost; log_times : in the draws [draws, choices]."""
+    rests: dict[int, frozenset[str]] = {}
+    alike: dict[int, int] = {}
+    for each in choices:
+        trained, key = each.update.part.trained, id(each.update)
+        if key not in rests:
+            alike[key], rests[key] = len(rests), unproven_of(trained.candidate, trained.context)
+    family, moe = profile.document.family, spec.model.is_moe
+    unproven = [
+        rests[id(each.update)] | unproven_in(evidence_of_generation(each.layout, family, moe=moe)) for each in choices
+    ]
     price = price_of(spec, min(each.step.step_time_s for each in choices))
     order = regret_order(
-        log_times(joint.draws(DRAWS)),
-        nominal,
-        fits,
+        log_times,
+        answers.nominal,
+        np.array([each.update.p_fits for each in choices]),
         unproven,
         price.floor,
         starts=np.array([each.update.p_starts for each in choices]),
-        alike=np.array(columns),
+        alike=np.array([alike[id(each.update)] for each in choices]),
         price=price,
     )
     weighed = (
         WeighedChoice(choices[row], unproven[row], order.regret.get(row), float(order.expected_s[row]), row)
         for row in order.order
     )
-    far = np.diag([abs(joint.at(number, HIGH_QUANTILE)[number.name]) for number in joint.numbers])
-    low, high = log_times(-far), log_times(far)
-    answers = Responses(joint, nominal, (low - nominal).T, (high - nominal).T)
     return RlAdvice(tuple(weighed), answers, order.least_p_fits, price)
 
 

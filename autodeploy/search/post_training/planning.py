@@ -14,7 +14,7 @@ from autodeploy.costs.steps.timeline import pipeline_timeline
 from autodeploy.kit.errors import SearchCancelled, SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message
-from autodeploy.search.post_training.advice import advise
+from autodeploy.search.post_training.advice import advise, by_prediction
 from autodeploy.search.post_training.documents import plan_of_step
 from autodeploy.search.post_training.launchable import rule_texts
 from autodeploy.search.post_training.one_update import context_of_update, trainers
@@ -22,6 +22,7 @@ from autodeploy.search.post_training.search import RlSearch
 from autodeploy.search.post_training.update_layouts import update_spec
 from autodeploy.search.ranking.diversity import pareto_set
 from autodeploy.search.ranking.plans import Identity
+from autodeploy.search.ranking.regret import DEFAULT_PRICE
 from autodeploy.search.ranking.search_result import (
     Proof,
     Searching,
@@ -236,7 +237,7 @@ def plan_post_training(spec: Spec, updates: LayoutSearch, stop: Deadline, label:
         Proof(bound, gap, RELAXATION if bound is not None else "", OPTIMAL_GAP),
         counts=_counts(result),
         pareto=pareto_set(ranked, plans),
-        risk=ranking_of(advice, profile) if ranked else None,
+        risk=ranking_of(advice, profile, DEFAULT_PRICE if advice is None else advice.price) if ranked else None,
         fastest=_fastest(ranked, plans, advice),
         warnings=(*spec.to_check, *search_notes(spec, result, gap)),
         infeasible=None if plans else infeasible(spec, result, _no_update(spec, search)),
@@ -278,7 +279,9 @@ def _advice(spec: Spec, profile: Profile, result: RlResult, stop: Deadline) -> R
     """The ranking by risk, where the spec wants one and there is something to rank."""
     if spec.search.risk_terms.rule == "neutral" or spec.search.objective == "peak_memory" or not result.choices:
         return None
-    return stop.search(lambda: advise(spec, profile, result.choices, overheads_of(spec.search.target), stop))
+    stop.weigh()
+    advised = stop.search(lambda: advise(spec, profile, result.choices, overheads_of(spec.search.target), stop))
+    return advised or by_prediction(spec, profile, result.choices)
 
 
 def _ranked(spec: Spec, profile: Profile, cards: int, result: RlResult, advice: RlAdvice | None) -> list[Plan]:
