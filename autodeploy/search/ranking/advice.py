@@ -288,6 +288,10 @@ class Adviser:
             first = min([*self._best, *made], key=lambda each: (each.solution.step_s, each.index))
             self.steps = tuple(steps_from(self._searched, first))
             made += self._made([step.index for step in self.steps], LEAST_LEVEL, [*self._best, *made])
+        if known is not None and self._price.floor < LEAST_P_FITS and not self._stopped():
+            made += self._made(self._nearest(self._price.floor), self._price.floor, [*self._best, *made])
+        soonest = sorted(made, key=lambda each: (each.solution.step_s, each.index))[:NUM_REFINED]
+        made += [self._makers[id(each)].refined(each, self._budget.effort) for each in soonest if not self._stopped()]
         # What is proven of the search's own plans and of open candidates holds for these.
         proven = [replace(each, solution=replace(each.solution, bound_s=each.solution.step_s)) for each in made]
         best = [*self._frontier.best, *proven]
