@@ -147,6 +147,7 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("AUTODEPLOY_DATABASE_URL", f"sqlite:///{database}")
         # Tests themselves share the cores; `tests/property/test_two_processes.py` makes second processes all the same.
         patch.setenv("AUTODEPLOY_CORES", "1")
+        patch.setenv("AUTODEPLOY_ASK_AHEAD", "false")
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,14 +20,16 @@ from autodeploy.reports.wording import choices, degrees, field_name, part_names,
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import RESHAPING, of_launch
 from autodeploy.specs.planset import PARTS as PART_FIELDS
-from autodeploy.specs.spec import parse_spec
+from autodeploy.specs.search import Axis
+from autodeploy.specs.spec import parse_spec, spec_of
 from autodeploy.specs.strategy import Dispatcher, SwapModule
 from cost_models.schedule import schedule, searched
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from api.ui.views import Views
     from autodeploy.messages import Language
     from autodeploy.service.searches.views import PlanView
     from autodeploy.specs.planset import Loss, Plan
@@ -228,6 +231,70 @@ def _knob_value(strategy: Strategy, name: str) -> str:
     if name == "moe_dispatcher":
         return value or "alltoall"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def changed_by(view: PlanView, given: Mapping[str, str]) -> tuple[Spec, Strategy]:
+    """The spec and the strategy of a plan with what a form changed.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    spec = spec_of(view.plan_set.search)
+    changed = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
+    return changed, changed_strategy(view.plan.strategy, {name: given[name] for name in KNOBS if name in given})
+
+
+def searched_from(view: PlanView, given: Mapping[str, str]) -> dict[str, Any]:
+    """The spec of a search that begins where the form stands: axes that were turned are fixed, all others are searched.
+
+    Errors as `changed_by`.
+    """
+    spec, strategy = changed_by(view, given)
+    now = {knob.name: knob.value for knob in knobs_of(view.plan.strategy)}
+    turned = [name for name in get_args(Axis) if name in now and given.get(name, now[name]) != now[name]]
+    document = spec.model_dump(mode="json", exclude_none=True)
+    search = document["search"]
+    search["fix"] = {**search.get("fix", {}), **{name: getattr(strategy, name) for name in turned}}
+    for limits in ("allow", "forbid"):
+        search[limits] = {name: values for name, values in search.get(limits, {}).items() if name not in turned}
+    return document
+
+
+def changed_once(view: PlanView, given: Mapping[str, str]) -> tuple[str, Spec, Iterator[Strategy]]:
+    """The knobs of a form in words, its spec, and the strategies of one more turn, the nearest values of all knobs
+    first. Of a form that is turned all values of the turned knobs come first, and of others only the nearest.
+
+    Errors as `changed_by`.
+    """
+    spec, _ = changed_by(view, given)
+    turned = {name: given[name] for name in KNOBS if name in given}
+    return f"{spec.model_dump_json()} {sorted(turned.items())}", spec, one_more_turn(view.plan.strategy, turned)
+
+
+def ask_ahead(view: PlanView, views: Views, given: Mapping[str, str]) -> None:
+    """Has the changes that are one turn away computed; those of post-training, each a long search, are not."""
+    if view.plan.strategy.rl is None:
+        with suppress(SpecError, ProfileError):
+            views.ask_ahead(view, *changed_once(view, given))
+
+
+def one_more_turn(strategy: Strategy, turned: Mapping[str, str]) -> Iterator[Strategy]:
+    """The strategies of `changed_once`."""
+    knobs = knobs_of(strategy)
+    moved = {knob.name for knob in knobs if turned.get(knob.name, knob.value) != knob.value}
+    turns = []
+    for place, knob in enumerate(knobs):
+        value = turned.get(knob.name)
+        now = knob.options.index(value if value in knob.options else knob.value)
+        for at, value in enumerate(knob.options):
+            distance = abs(at - now)
+            if distance == 1 or (distance and (not moved or knob.name in moved)):
+                turns.append((knob.name not in moved, distance, place, value))
+    for _, _, place, value in sorted(turns):
+        with suppress(SpecError):
+            yield changed_strategy(strategy, {**turned, knobs[place].name: value})
 
 
 def knob_word(name: str, value: str, lang: Language) -> str:

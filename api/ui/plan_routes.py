@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -23,14 +23,13 @@ from api.ui.page_inputs import (
     unknown,
 )
 from api.ui.plan_page import (
-    KNOBS,
-    changed_spec,
+    ask_ahead,
+    changed_by,
     changed_strategy,
     changes_of,
-    conditions_of,
-    knobs_of,
     other_values,
     plan_context,
+    searched_from,
     stated_strategy,
     strategy_words,
 )
@@ -49,7 +48,6 @@ from autodeploy.reports.wording import part_names
 from autodeploy.service.requests.intake import MAX_COMPARED
 from autodeploy.service.store.search_list import NEWEST, SearchFilter
 from autodeploy.specs.planset import PARTS as PART_FIELDS
-from autodeploy.specs.search import Axis
 from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT
 from hardware_profiles import ProfileError
@@ -64,37 +62,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.plan_details import PipelineTimeline, Slot
     from autodeploy.specs.resources import SearchItem
-    from autodeploy.specs.spec import Spec
-    from autodeploy.specs.strategy import Strategy
-
-
-def changed_by(view: PlanView, given: Mapping[str, str]) -> tuple[Spec, Strategy]:
-    """The spec and the strategy of a plan with what a form changed.
-
-    Raises
-    ------
-    SpecError
-        with every bad field.
-    """
-    spec = spec_of(view.plan_set.search)
-    changed = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
-    return changed, changed_strategy(view.plan.strategy, {name: given[name] for name in KNOBS if name in given})
-
-
-def searched_from(view: PlanView, given: Mapping[str, str]) -> dict[str, Any]:
-    """The spec of a search that begins where the form stands: axes that were turned are fixed, all others are searched.
-
-    Errors as `changed_by`.
-    """
-    spec, strategy = changed_by(view, given)
-    now = {knob.name: knob.value for knob in knobs_of(view.plan.strategy)}
-    turned = [name for name in get_args(Axis) if name in now and given.get(name, now[name]) != now[name]]
-    document = spec.model_dump(mode="json", exclude_none=True)
-    search = document["search"]
-    search["fix"] = {**search.get("fix", {}), **{name: getattr(strategy, name) for name in turned}}
-    for limits in ("allow", "forbid"):
-        search[limits] = {name: values for name, values in search.get(limits, {}).items() if name not in turned}
-    return document
 
 
 def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
@@ -280,6 +247,7 @@ GROUPS = ("search", "strategy", "time", "breakdown", "stages")
 @slowly
 def plan(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """One plan: its pipeline, its groups on the nodes, and what could be otherwise."""
+    ask_ahead(view, views, {})
     return _plan_page(request, view, views)
 
 
@@ -392,7 +360,12 @@ def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: Vi
     """Answers one of the boxes of a plan's page: what-if, why-not or ablation; the first for scripts, too."""
     if box == "what-if" and request.headers.get("accept") == "application/json":
         answer = _changed(view, values, views, language_of(request))
-        return Response(status_code=204) if request.headers.get("x-ahead") else answer  # kept until it is asked for
+        if request.headers.get("x-ahead"):
+            return Response(status_code=204)  # kept until it is asked for
+        if answer.status_code == 200:
+            for turned in ({}, values):  # back from here, and on
+                ask_ahead(view, views, turned)
+        return answer
     if box not in {"what-if", "why-not", "ablation"}:
         return not_found(request, NotFoundError())
     return _plan_page(request, view, views, box, values)

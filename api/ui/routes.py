@@ -11,6 +11,7 @@ from api.ui import new_search_form
 from api.ui.accuracy_page import accuracy_context
 from api.ui.new_search_form import choices_of
 from api.ui.page_inputs import OWN_PAGE, OwnForm, ViewsOfApp, not_found, see
+from api.ui.plan_page import ask_ahead
 from api.ui.rendering import asset, compressed, render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
@@ -19,6 +20,7 @@ from autodeploy.kit.errors import ConflictError, FieldError, NotFoundError, Spec
 from autodeploy.messages import Message, section_texts
 from autodeploy.reports.figures.charts import MEMORY_FILE, shipped_points
 from autodeploy.reports.operator_table import tier_name
+from autodeploy.service.searches.views import PlanView
 from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.stack.software import shipped_stacks
@@ -111,6 +113,8 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         return not_found(request, error)
     lang = language_of(request)
     context = search_context(view.plan_set, lang)
+    if view.plan_set.plans and view.plan_set.status in {"optimal", "feasible"}:
+        ask_ahead(PlanView(view.plan_set.plans[0], view.plan_set), views, {})  # whose page is opened next
     return render(
         request,
         "search.html",

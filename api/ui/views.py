@@ -29,7 +29,7 @@ from autodeploy.stack.frameworks import launchers
 from hardware_profiles import KINDS, ProfileError, list_profiles, load_profile, no_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autodeploy.formats.common.import_result import ImportResult
     from autodeploy.search.planner import WhyNot
@@ -238,6 +238,10 @@ class Views:
     def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
         """A changed strategy for a plan's changed spec; SpecError when it can't be run there."""
         return self._services.changed(view, spec, strategy)
+
+    def ask_ahead(self, view: PlanView, name: str, spec: Spec, strategies: Iterable[Strategy]) -> None:
+        """Has `changed` of these strategies answered while nobody waits; `name` : of where they start from."""
+        self._services.ask_ahead(view, name, spec, strategies)
 
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
         """Objections to a strategy; SpecError when it can't be run there."""

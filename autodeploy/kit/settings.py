@@ -112,6 +112,10 @@ class Settings(BaseSettings):
     call_processes: Annotated[
         int, Field(ge=1, le=64, description="processes for estimates, ablations and exports that a request waits for")
     ] = 1
+    ask_ahead: Annotated[
+        bool,
+        Field(description="the changes next to a plan whose page is open are computed before they are asked for"),
+    ] = True
     call_limit_s: Annotated[
         float, Field(gt=0, le=600, description="time of one of these, waiting for a process included")
     ] = 60.0

@@ -19,6 +19,7 @@ from autodeploy.service.clusters.overlays import with_overlay
 from autodeploy.service.launch_requests import refuse_illegal
 from autodeploy.service.requests.callers import ANYONE, AccessService, AuditLog, Principal
 from autodeploy.service.requests.intake import best_of, with_checkpoints
+from autodeploy.service.runner.ahead import AskedAhead
 from autodeploy.service.runner.call_pool import CallPool, KeptAnswers
 from autodeploy.service.runner.embedded import EmbeddedRunner
 from autodeploy.service.runner.owner import Owner
@@ -37,7 +38,7 @@ from autodeploy.specs.resources import iso
 from autodeploy.specs.spec import Spec, no_strategy, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from autodeploy.analysis.launch_checks.baseline import Baseline
     from autodeploy.analysis.launch_checks.launch import Launch
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.search.planner import Planner
     from autodeploy.service.clusters.calibration import Refit
+    from autodeploy.service.runner.ahead import Question
     from autodeploy.service.runner.runner import JobRunner
     from autodeploy.service.runner.workers import WorkerView
     from autodeploy.service.searches.views import PlanView
@@ -98,6 +100,8 @@ class Services:
     principal: Principal = ANYONE
     kept: KeptAnswers = field(default_factory=lambda: KeptAnswers(KEPT_ANSWERS), repr=False)
     """Refusals of targets and changed plans."""
+    ahead: AskedAhead | None = None
+    """Changed plans that may be asked for next; None where they are not computed ahead."""
 
     def for_caller(self, principal: Principal) -> Services:
         """The same services; what another team has is not there."""
@@ -251,11 +255,29 @@ class Services:
         Remembered, as changes are turned back and sent to others. Errors as `why_not`, and SpecError when no plan has
         what was changed.
         """
+        (question,) = self._questions(view, spec, (strategy,))
+        asked, function, arguments = question
+        plan: Plan = self.kept.answer(asked, partial(self._call, function, *arguments))
+        return plan
+
+    def ask_ahead(self, view: PlanView, name: str, spec: Spec, strategies: Iterable[Strategy]) -> None:
+        """Has what `changed` would answer computed while nobody waits, of so many strategies as there is time for.
+
+        Parameters
+        ----------
+        name : of where they start from: the set of the same name is not begun anew.
+        """
+        if self.ahead is not None:
+            self.ahead.ask((view.plan.plan_id, name), self._questions(view, spec, strategies))
+
+    def _questions(self, view: PlanView, spec: Spec, strategies: Iterable[Strategy]) -> Iterator[Question]:
+        """Of each strategy, in turn, what its answer is kept by, and the call that makes it."""
         best = view.plan_set if spec == spec_of(view.plan_set.search) else None
         spec = self._with_overlay(spec)
-        known = "" if best is None else best.search.id
-        asked = (spec.model_dump_json(), strategy.model_dump_json(exclude_unset=True), known)
-        return self.kept.answer(asked, partial(self._call, calls.complete, self.planner_module, spec, strategy, best))
+        known, text = "" if best is None else best.search.id, spec.model_dump_json()
+        for strategy in strategies:
+            asked = (text, strategy.model_dump_json(exclude_unset=True), known)
+            yield asked, calls.complete, (self.planner_module, spec, strategy, best)
 
     def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
         """The same of a spec, for which the best plan is searched.
@@ -514,6 +536,10 @@ def open_services(
         one = settings.model_copy(update={"call_processes": 1})
         readers = CallPool(one, planner) if with_runner else None
         searchers = None if call_pool is None else CallPool(one, planner, call_pool.tally)
+        kept = KeptAnswers(KEPT_ANSWERS)
+        ahead = None
+        if call_pool is not None and settings.ask_ahead:
+            ahead = AskedAhead(settings, planner, kept, lambda: call_pool.in_use + call_pool.waiting > 0)
 
         def fit(*args: Any) -> Refit:
             """Forty predictions a run: elsewhere than the server's own process."""
@@ -542,11 +568,13 @@ def open_services(
                 readers,
                 searchers,
                 planner,
+                kept=kept,
+                ahead=ahead,
             )
         finally:
             housekeeper.stop()
             webhooks.stop()
-            for pool in (call_pool, readers, searchers):
+            for pool in (ahead, call_pool, readers, searchers):
                 if pool is not None:
                     pool.close()
             if runner is not None:

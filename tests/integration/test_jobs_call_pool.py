@@ -11,8 +11,9 @@ import time
 import pytest
 
 from autodeploy.kit.errors import LimitError, OverloadError, SpecError
-from autodeploy.service.runner.call_pool import MAX_WAITING_PER_PROCESS, CallPool
-from tests.integration.conftest import QUICK, quick_settings
+from autodeploy.service.runner.ahead import MOST_OF_SET, MOST_SETS, AskedAhead
+from autodeploy.service.runner.call_pool import MAX_WAITING_PER_PROCESS, CallPool, KeptAnswers
+from tests.integration.conftest import QUICK, eventually, quick_settings
 
 pytestmark = pytest.mark.integration
 
@@ -122,3 +123,52 @@ def test_no_more_wait_than_may_and_none_longer_than_it_may():
     pool.close()
     with pytest.raises(OverloadError):
         pool.call(double, 1)
+
+
+# -- what is asked ahead -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ahead():
+    kept, busy = KeptAnswers(20), threading.Event()
+    asked = AskedAhead(quick_settings("sqlite:///unused.db"), QUICK, kept, busy.is_set)
+    yield asked, kept, busy
+    asked.close()
+
+
+@pytest.mark.usefixtures("products_processes")
+def test_what_was_asked_ahead_is_known_refusals_too(ahead):
+    asked, kept, _ = ahead
+    asked.ask("a set", [(1, refuse, ()), (2, double, (21,)), (3, die, ()), (4, os.getpid, ())])
+    eventually(lambda: kept.has(4))
+    with pytest.raises(SpecError):
+        kept.answer(1, lambda: 0)
+    assert kept.answer(2, lambda: 0) == 42
+    assert not kept.has(3), "a process that died says nothing of the question"
+    assert kept.answer(4, os.getpid) != os.getpid()
+
+
+@pytest.mark.usefixtures("products_processes")
+def test_nothing_is_asked_ahead_while_somebody_waits(ahead):
+    asked, kept, busy = ahead
+    busy.set()
+    asked.ask("a set", [(1, double, (1,))])
+    time.sleep(0.3)
+    assert not kept.has(1)
+    assert kept.answer(1, lambda: "own") == "own", "who asks meanwhile computes"
+    busy.clear()
+    asked.ask("another", [(2, double, (2,))])
+    eventually(lambda: kept.has(2))
+    assert kept.answer(1, lambda: 0) == "own"
+
+
+@pytest.mark.usefixtures("products_processes")
+def test_the_oldest_sets_are_forgotten_and_none_is_endless(ahead):
+    asked, _, busy = ahead
+    busy.set()
+    for name in range(MOST_SETS + 1):
+        asked.ask(name, [((name, number), double, (number,)) for number in range(2 * MOST_OF_SET)])
+    busy.clear()
+    asked.ask(MOST_SETS, [])  # it goes on
+    eventually(lambda: not asked.open_sets)
+    assert asked.answered == MOST_SETS * MOST_OF_SET

@@ -10,7 +10,7 @@ from hypothesis import given as given_values
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from api.ui.plan_page import changed_strategy
+from api.ui.plan_page import KNOBS, changed_strategy, one_more_turn
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import complete, plan, why_not
 from autodeploy.search.ranking.why_not import given_axes, is_whole
@@ -373,3 +373,26 @@ def test_layers_counted_for_an_unknown_memory_choice_are_refused_by_every_door(c
     assert refused.value.errors[0].path.startswith(
         ("/strategy/swap_per_stage", "/strategy/recompute/per_stage", "/swap", "/recompute")
     )
+
+
+# -- what is computed before it is asked for -----------------------------------------------------------------------
+
+
+def turns_of(turned: dict[str, str]) -> list[Strategy]:
+    return list(one_more_turn(BASE, turned))
+
+
+def test_of_an_open_form_every_other_value_is_asked_ahead_the_nearest_first() -> None:
+    turns = turns_of({})
+    assert len(turns) == len({each.model_dump_json(exclude_unset=True) for each in turns})
+    assert turns[0] == changed_strategy(BASE, {"tp": "1"})
+    degrees = [each.ep for each in turns if each.ep != BASE.ep]
+    assert set(degrees[:2]) == {4, 16}
+    assert {1, 256} <= set(degrees)
+
+
+def test_of_a_turned_form_its_knob_comes_first_and_of_others_the_nearest() -> None:
+    turns = turns_of({"ep": "16"})
+    other_degrees = [int(value) for value in KNOBS["ep"] if value != "16"]
+    assert {each.ep for each in turns[: len(other_degrees)]} == {*other_degrees}
+    assert {each.pp for each in turns if each.pp != BASE.pp} == {2, 8}

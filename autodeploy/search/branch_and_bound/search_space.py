@@ -93,7 +93,7 @@ def search_space(
         if there are too many candidates.
     """
     refuse_enormous(spec, profile, choice, nominal)
-    parts: list[tuple[Candidates, Sweep, npt.NDArray[np.int64], CutCosts]] = []
+    parts: list[_Part] = []
     contexts: list[Context] = []
     enumerated, too_big = 0, 0
     rejected: Counter[str] = Counter()
@@ -102,14 +102,15 @@ def search_space(
         enumerated += len(legal) + sum(dead.values())
         rejected.update(dead)
         try:
-            tree_sweep = swept_tree(legal, context, should_cancel)
+            tree_sweep = swept_tree(legal, context, should_cancel) if len(legal) else None
         except SearchCancelled:
-            none = np.zeros(0, dtype=np.int64)
-            columns: dict[str, npt.NDArray[Any]] = {name: np.zeros(0) for name in TOTALS}
-            empty = Sweep(**columns, parts={})
-            parts.append((legal.take(slice(0)), empty, none, CutCosts((), none, none)))
+            parts.append(_nothing_in(legal))
             contexts.append(context)
             break
+        if tree_sweep is None:
+            parts.append(_nothing_in(legal))
+            contexts += closed(context)
+            continue
         fits = np.flatnonzero(np.isfinite(tree_sweep.sweep.after_recompute_s))
         too_big += len(legal) - len(fits)
         variant = len(contexts) + tree_sweep.used[fits]
@@ -119,6 +120,16 @@ def search_space(
     candidates, swept, variants, costs = zip(*parts, strict=True)
     variant = np.concatenate(variants)
     return SearchSpace(concatenate([*candidates]), _join(swept), variant, tuple(contexts), joined(costs), counts)
+
+
+_Part = tuple[Candidates, Sweep, "npt.NDArray[np.int64]", CutCosts]
+
+
+def _nothing_in(tree: CandidateTree) -> _Part:
+    """None of a tree's candidates."""
+    none = np.zeros(0, dtype=np.int64)
+    columns: dict[str, npt.NDArray[Any]] = {name: np.zeros(0) for name in TOTALS}
+    return tree.take(slice(0)), Sweep(**columns, parts={}), none, CutCosts((), none, none)
 
 
 @dataclass(frozen=True, eq=False)

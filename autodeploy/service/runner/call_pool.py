@@ -140,12 +140,19 @@ MAX_WAITING_PER_PROCESS = 8
 class CallPool:
     """`settings.call_processes` processes, each made by `make_ready` or when first needed, and again after it died."""
 
-    def __init__(self, settings: Settings, planner: str, tally: CallTally | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        planner: str,
+        tally: CallTally | None = None,
+        niceness: int = processes.CALL_NICENESS,
+    ) -> None:
         self.tally = tally or CallTally()
         self._limit_s = settings.call_limit_s
         self._lock = threading.Lock()
         self._searching: set[str] = set()
-        self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
+        memory_bytes = settings.search_memory_bytes
+        self._processes = [_CallProcess(planner, memory_bytes, niceness) for _ in range(settings.call_processes)]
         places = settings.call_processes * (1 + MAX_WAITING_PER_PROCESS)
         self._turns = RoundRobin(self._processes, places=places, places_of_key=max(2, places // 2))
 
@@ -283,6 +290,21 @@ class KeptAnswers:
             self._fill(question, future, make)
         return future.result()
 
+    def has(self, question: Hashable) -> bool:
+        """Whether the answer is kept, or being made."""
+        with self._lock:
+            return question in self._kept
+
+    def keep(self, question: Hashable, make: Callable[[], Any]) -> None:
+        """Makes the answer to a question ahead of who may ask it; nobody who asks it meanwhile waits for this."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(make())
+        except SpecError as error:
+            future.set_exception(error)
+        with contextlib.suppress(SpecError):
+            self.answer(question, future.result)
+
     def _fill(self, question: Hashable, future: Future[Answer], make: Callable[[], Answer]) -> None:
         try:
             future.set_result(make())
@@ -297,8 +319,8 @@ class KeptAnswers:
 class _CallProcess:
     """One process, used by one thread at a time."""
 
-    def __init__(self, planner: str, memory_bytes: int) -> None:
-        self._planner, self._memory_bytes = planner, memory_bytes
+    def __init__(self, planner: str, memory_bytes: int, niceness: int) -> None:
+        self._planner, self._memory_bytes, self._niceness = planner, memory_bytes, niceness
         self._pool: ProcessPoolExecutor | None = None
         self._pid: int | None = None
         self._ended = False
@@ -320,7 +342,7 @@ class _CallProcess:
         if self._pool is None:
             if self._ended:
                 raise BrokenProcessPool("the server stops")
-            self._pool = processes.new_pool(self._planner, self._memory_bytes, processes.CALL_NICENESS)
+            self._pool = processes.new_pool(self._planner, self._memory_bytes, self._niceness)
             self._pid = self._pool.submit(processes.process_id).result(limit_s)
         return self._pool
 
