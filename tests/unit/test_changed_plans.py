@@ -31,7 +31,7 @@ Case = tuple[tuple[str, str, int, int, int], dict[str, Any], dict[str, Any], tup
 A2, H100 = "ascend-800t-a2", "nvidia-h100"
 CASES: dict[str, Case] = {
     "dense": (("qwen3-1.7b", A2, 8, 4096, 16), ONE, {}, ({"tp": 2}, {"pp": 2}, {"cp": 2})),
-    "stages": (("qwen3-8b", A2, 8, 4096, 32), TWO_STAGES, {}, ({"tp": 4}, {"vpp": 3}, {"pp": 1})),
+    "stages": (("qwen3-8b", A2, 8, 4096, 32), TWO_STAGES, {}, ({"tp": 4}, {"vpp": 3}, {"pp": 4})),
     "interleaved": (
         ("qwen3-8b", A2, 8, 4096, 32),
         TWO_STAGES | {"vpp": 3, "schedule": "interleaved"},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from autodeploy.search import planner
+from autodeploy.search.ranking import advice
+from autodeploy.search.ranking.counterfactuals import Step, steps_from
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 
@@ -84,3 +87,14 @@ def test_a_search_for_its_plans_alone_asks_nothing() -> None:
 def test_the_dearest_comes_first(name: str) -> None:
     costs = [each.step_time_s for each in planned(name).counterfactuals]
     assert costs == sorted(costs, reverse=True)
+
+
+def test_where_an_axis_has_no_plan_the_next_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_a_hopeless_one(*args: Any) -> list[Step]:
+        steps = steps_from(*args)
+        return [replace(steps[0], axes={**steps[0].axes, "micro_batch_size": 999}), *steps]
+
+    told = planned("dense").counterfactuals
+    monkeypatch.setattr(advice, "steps_from", with_a_hopeless_one)
+    assert planner.plan(spec_of("dense")).counterfactuals == told
+    assert len(told) == 3

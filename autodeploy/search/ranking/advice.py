@@ -19,7 +19,7 @@ from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.search.branch_and_bound.frontier import card_bytes
 from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
 from autodeploy.search.choices.effort import cores
-from autodeploy.search.ranking.counterfactuals import steps_from
+from autodeploy.search.ranking.counterfactuals import MOST, stepped, steps_from
 from autodeploy.search.ranking.diversity import outlines
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.search.ranking.sensitivities import Responses, as_predicted, responses
@@ -271,8 +271,7 @@ class Adviser:
         """The ranking with plans of the steps from its first plan; where one of them is first, of its own steps too."""
         for _ in range(MOST_FIRSTS):
             first, pool = self.so_far.weighed[0], _pool(self.so_far)
-            self.steps = tuple(steps_from(self._searched, first.solved))
-            made = self._made([step.index for step in self.steps], level, pool)
+            made = self._stepped(first.solved, level, pool)
             answers = responses(made, self._box, parallel=False, should_cancel=self._should_cancel) if made else None
             if answers is None:
                 return
@@ -280,14 +279,24 @@ class Adviser:
             if self.so_far.weighed[0].row == first.row:
                 return
 
+    def _stepped(self, first: Solved, level: float, known: Sequence[Solved]) -> list[Solved]:
+        """Plans of the steps of a first plan's axes; where one has none, of the next axis."""
+        steps = steps_from(self._searched, first)
+        made = self._made([step.index for step in steps[:MOST]], level, known)
+        count = MOST
+        while count < len(steps) and len(stepped(steps[:count], [first, *known, *made])) < MOST and not self._stopped():
+            made += self._made([steps[count].index], level, [*known, *made])
+            count += 1
+        self.steps = tuple(steps[:count])
+        return made
+
     def by_prediction(self, *, stepping: bool = False) -> list[Solved]:
         """The search's plans and those that are made with more room, the fastest first; stepping : as of `advise`."""
         known = self._responses(self._best)
         made = [] if known is None else self._made(self._picks(known, LEAST_P_FITS), LEAST_P_FITS, self._best)
         if stepping and not self._stopped():
             first = min([*self._best, *made], key=lambda each: (each.solution.step_s, each.index))
-            self.steps = tuple(steps_from(self._searched, first))
-            made += self._made([step.index for step in self.steps], LEAST_LEVEL, [*self._best, *made])
+            made += self._stepped(first, LEAST_LEVEL, [*self._best, *made])
         if known is not None and self._price.floor < LEAST_P_FITS and not self._stopped():
             made += self._made(self._nearest(self._price.floor), self._price.floor, [*self._best, *made])
         soonest = sorted(made, key=lambda each: (each.solution.step_s, each.index))[:NUM_REFINED]

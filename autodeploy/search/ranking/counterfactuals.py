@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import Axis
 
 MOST: Final = 3
+"""Steps that are told of."""
 STEPPED: Final[tuple[Axis, ...]] = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
 FOLLOWING: Final[dict[Axis, tuple[Axis, ...]]] = {"pp": ("vpp", "schedule"), "vpp": ("schedule",)}
 """Axes that are chosen anew with one, as few values of theirs go with both of its values."""
@@ -38,7 +39,7 @@ class Step:
 
 
 def steps_from(searched: SearchSpace, first: Solved) -> list[Step]:
-    """Of each axis of a plan the step that costs least, of the axes that matter most by the estimates of the search."""
+    """Of each axis of a plan the step that costs least, those of the axes that matter most by the estimates first."""
     candidates, seconds = searched.candidates, searched.swept.after_recompute_s
     cards = np.array([context.num_npus == first.context.num_npus for context in searched.contexts])
     same = np.flatnonzero(cards[searched.variant] & np.isfinite(seconds))
@@ -65,7 +66,7 @@ def steps_from(searched: SearchSpace, first: Solved) -> list[Step]:
             step = Step(axis, axes, index)
             found.append((float(seconds[index]), step))
     found.sort(key=lambda each: (-each[0], STEPPED.index(each[1].axis)))
-    return [step for _, step in found[:MOST]]
+    return [step for _, step in found]
 
 
 def _plain(value: int | str | bool) -> int | str:
@@ -73,7 +74,7 @@ def _plain(value: int | str | bool) -> int | str:
 
 
 def stepped(steps: Iterable[Step], ranked: Iterable[Solved]) -> list[tuple[Step, Solved]]:
-    """The first of the ranking that has what each step gives, where there is one."""
+    """The first of the ranking that has what a step gives, of as many steps as are told of."""
     plans = [(each.candidate.axes_at(0), each) for each in ranked]
     if not plans:
         return []
@@ -84,7 +85,7 @@ def stepped(steps: Iterable[Step], ranked: Iterable[Solved]) -> list[tuple[Step,
         moved = next((each for axes, each in plans if _has(axes, step.axes)), None)
         if moved is not None and _has(top, others) and not _has(top, step.axes):
             found.append((step, moved))
-    return found
+    return found[:MOST]
 
 
 def _has(axes: Mapping[str, object], given: Mapping[str, object]) -> bool:
