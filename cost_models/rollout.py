@@ -155,9 +155,9 @@ def rollout(
     ----------
     Orca (OSDI 2022): continuous batching. AReaL, arXiv:2505.24298: interruption, and prefill of what is kept.
     """
-    like = likeness(lengths, correlation, group_size)
+    alike = likeness(lengths, correlation, group_size)
     ranks = engines.ranks if by_group else None
-    own = slowest(engines, lengths, like, group_size, prompt_tokens, tpot_s, parts, by_group)
+    own = slowest(engines, lengths, alike, group_size, prompt_tokens, tpot_s, parts, by_group)
     new_tokens = engines.responses * prompt_tokens / (group_size if shared_prefix else 1)
     if parts > 1:
         own, kept = folded(own, parts, engines.ranks)

@@ -101,7 +101,7 @@ def _pattern(routes: frozenset[str]) -> re.Pattern[str]:
 # How often a key may ask this process.
 # A page asks for several things at once; whoever asks evenly never notices.
 BURST_S = 10.0
-# Keys whose bucket is remembered; a bucket that is forgotten is full again.
+# Tracked keys; evicting one refills its bucket.
 MOST_KEYS = 10_000
 
 

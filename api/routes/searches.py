@@ -53,7 +53,7 @@ def _moment(value: Any) -> Any:
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 SORT = f"^-?({'|'.join(SORTS)})$"
-# Who waits is asked that often whether he is still there.
+# How often a waiting client's connection is checked.
 CLIENT_LOOK_S = 1.0
 
 router = APIRouter(prefix="/v1/searches", tags=["searches"])

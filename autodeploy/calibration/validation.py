@@ -25,7 +25,7 @@ from autodeploy.kit.errors import ProfileError, SpecError
 from autodeploy.messages import Message
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.base import Document
-from autodeploy.specs.diagnostics import Text, Told
+from autodeploy.specs.diagnostics import Text, TranslatedDocument
 from autodeploy.specs.measurements import RlMeasured, ServedMeasured
 from autodeploy.specs.planset import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
@@ -313,7 +313,7 @@ class Summary(Document):
     skipped: int
 
 
-class ValidationReport(Told):
+class ValidationReport(TranslatedDocument):
     """Everything that `autodeploy validate` prints."""
 
     rows: tuple[Row | ServedRow | RlRow, ...]

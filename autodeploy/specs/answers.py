@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autodeploy.specs.base import Document
-from autodeploy.specs.diagnostics import BrokenRule, Text, Told
+from autodeploy.specs.diagnostics import BrokenRule, Text, TranslatedDocument
 from autodeploy.specs.planset import NearestChange, Plan
 from autodeploy.specs.strategy import Strategy
 from hardware_profiles.loader import list_profiles, load_profile
@@ -107,7 +107,7 @@ class Remedy(Document):
     slowdown: float
 
 
-class CheckReport(Told):
+class CheckReport(TranslatedDocument):
     """Whether a launch passes, and why. Remedies are the cheapest first; there are none where it fits.
 
     A launch whose degrees contradict each other has no `plan`, and one whose file can't be read as a spec no `spec`:
@@ -138,7 +138,7 @@ class CheckReport(Told):
     flags: dict[str, str] | None = None
 
 
-class WhyNot(Told):
+class WhyNot(TranslatedDocument):
     """The rule or the memory that rules a strategy out, or what it costs against the best plan.
 
     `broken_rules`: every rule it breaks, `rule` first. `nearest`: for an illegal strategy the nearest legal one (fewest
@@ -189,7 +189,7 @@ class Improvement(Document):
     plan: Plan
 
 
-class ImproveReport(Told):
+class ImproveReport(TranslatedDocument):
     """The launch as it is, and the best single changes, the largest gain first."""
 
     plan: Plan
@@ -225,7 +225,7 @@ class CardCount(Document):
     note: Annotated[Text | None, Field(exclude_if=lambda value: value is None)] = None
 
 
-class Recommendation(Told):
+class Recommendation(TranslatedDocument):
     """The fewest cards that train so many tokens in so many days, or the most that a budget of card-hours pays for.
 
     `num_npus` is null where no number of cards that was looked at keeps deadline and budget.
@@ -341,7 +341,7 @@ class ClusterAnswer(Document):
         return min(in_time, key=lambda point: (point.cost, point.days), default=None)
 
 
-class ClusterComparison(Told):
+class ClusterComparison(TranslatedDocument):
     """Offers in the order that they were given in; `cheapest` is the index of the one that meets the deadline for
     least, with `num_npus` cards.
     """

@@ -67,7 +67,7 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, value
 
 
-class Told(Document):
+class TranslatedDocument(Document):
     """A document that says sentences to people.
 
     `messages` is made when the document is written, and is empty otherwise.
@@ -126,7 +126,7 @@ def _messages(value: Any) -> Iterator[Message]:
         yield value
         return
     for part in _parts(value):
-        if not isinstance(part, Told):
+        if not isinstance(part, TranslatedDocument):
             yield from _messages(part)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autodeploy.specs.base import Document
-from autodeploy.specs.diagnostics import Text, Told
+from autodeploy.specs.diagnostics import Text, TranslatedDocument
 from autodeploy.specs.strategy import Strategy
 
 Devices = Literal["all", "generation", "training"]
@@ -231,7 +231,7 @@ class AblationRow(Document):
     moved: dict[str, float] = {}  # part of the breakdown -> seconds gained (+ slower), the largest first
 
 
-class AblationReport(Told):
+class AblationReport(TranslatedDocument):
     """All rows, in the order they were asked for."""
 
     rows: tuple[AblationRow, ...]
@@ -279,7 +279,7 @@ class CheckpointChange(Document):
     commands: tuple[str, ...] = ()
 
 
-class Comparison(Told):
+class Comparison(TranslatedDocument):
     """The plans and the fields in which they differ, in reading order; from the first to each other, what becomes of
     its checkpoints.
     """

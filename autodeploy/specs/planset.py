@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from autodeploy.specs.base import Document, omitted
-from autodeploy.specs.diagnostics import BrokenRule, Text, Told
+from autodeploy.specs.diagnostics import BrokenRule, Text, TranslatedDocument
 from autodeploy.specs.plan_details import RlPlan, SpareRow
 from autodeploy.specs.spec import spec_hash
 from autodeploy.specs.strategy import Strategy
@@ -352,7 +352,7 @@ class ExpertImbalance(Document):
     from_file: bool = False
 
 
-class Plan(Told):
+class Plan(TranslatedDocument):
     """One deployment plan, ready to be exported to a launch script."""
 
     @model_validator(mode="before")
@@ -534,7 +534,7 @@ class SolvedStrategies(Document):
     mfu: tuple[float, ...] = ()
 
 
-class PlanSet(Told):
+class PlanSet(TranslatedDocument):
     """The result of a search: ranked plans, how good they are proven to be and what was rejected.
 
     `optimality` and `fastest` are of the ranking by predicted times alone.

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
-from autodeploy.specs.diagnostics import Told
+from autodeploy.specs.diagnostics import TranslatedDocument
 
 System = Literal[
     "strategy_search",
@@ -204,7 +204,7 @@ class SystemVerdict(Document):
     confirmed: int
 
 
-class PublishedReport(Told):
+class PublishedReport(TranslatedDocument):
     """All figures in the order of the cases, and the systems in the order of README's table."""
 
     rows: tuple[PublishedRow, ...]

@@ -36,7 +36,7 @@ from autodeploy.messages import (
 )
 from autodeploy.messages.catalogue import catalogue, is_text, renamed_keys
 from autodeploy.space.rules import load_rules
-from autodeploy.specs.diagnostics import Text, Told
+from autodeploy.specs.diagnostics import Text, TranslatedDocument
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.launch_rules import launch_rules
@@ -268,7 +268,7 @@ def test_a_stored_doubt_is_known_by_its_english() -> None:
 
 
 def test_a_sentence_that_was_worded_otherwise_keeps_its_english_and_has_its_chinese() -> None:
-    class Stored(Told):
+    class Stored(TranslatedDocument):
         said: Text
 
     old = {"said": "best of all", "messages": {"best of all": keyed(Message("report.best"))}}
@@ -281,7 +281,7 @@ def test_a_sentence_that_was_worded_otherwise_keeps_its_english_and_has_its_chin
 
 
 def test_a_stored_sentence_whose_key_or_value_is_gone_keeps_its_english() -> None:
-    class Stored(Told):
+    class Stored(TranslatedDocument):
         said: Text
 
     for key in ("report.no_such_key", "report.cards"):

@@ -216,7 +216,7 @@ class InnerProblem:
         if start is None:
             return None
         costs, rows = self.costs, []
-        for row in range(2):
+        for row in range(len(start.layers)):
             of_layers = (start.layers[row] > costs.layers["static_bytes"][0]).any()
             if of_layers or (start.pieces[row] > costs.pieces["static_bytes"][0]).any():
                 rows.append(row)

@@ -309,10 +309,10 @@ class RoomyPlans:
             close = [one for one in ones if times[one[0]] <= (1.0 + WAYS_MARGIN) * fastest_s]
             kept = close or ones[:1]
             made |= {index: self._looks.solved(index, plan) for index, plan in kept}
-            hopeful = [index for index, _ in kept if times[index] <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
+            promising = [index for index, _ in kept if times[index] <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
             if not ones:
-                hopeful = [*dict.fromkeys((firsts[number], self._lightest(ways[number])))]
-            for index, plan in self._looks.in_full(hopeful):
+                promising = [*dict.fromkeys((firsts[number], self._lightest(ways[number])))]
+            for index, plan in self._looks.in_full(promising):
                 if plan[1].plan is not None and plan[1].step_s <= times.get(index, math.inf):
                     made[index] = self._looks.solved(index, plan)
         in_order = sorted(made, key=lambda index: (order[int(outer[index])], made[index].solution.step_s, index))

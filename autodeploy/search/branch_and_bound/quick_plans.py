@@ -140,7 +140,7 @@ class QuickPlans:
             # No template fits: other layouts may.
             lightest = math.inf
             for one in list(self._solved[number]):
-                if self.bounding.cancelled() or self._fits(number) or not self._hopeful(one):
+                if self.bounding.cancelled() or self._fits(number) or not self._promising(one):
                     return
                 if self.swept.least_bytes[one.index] < lightest:
                     lightest = float(self.swept.least_bytes[one.index])
@@ -149,7 +149,7 @@ class QuickPlans:
     def _fits(self, number: int) -> bool:
         return any(one.solution.plan is not None for one in self._solved[number])
 
-    def _hopeful(self, one: Solved) -> bool:
+    def _promising(self, one: Solved) -> bool:
         """Whether a candidate without a plan that fits is worth more work."""
         if len(self.frontier.best) < self.top_k:
             return True

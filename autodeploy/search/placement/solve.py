@@ -157,8 +157,8 @@ def _search_sets(state: _Search, start: Ints) -> None:
     masks, low = by_bound(problem)
     known_s = np.inf if state.best is None else state.best.step_s
     # A good plan early rules out most of the rest.
-    hopeful = masks[np.isfinite(low)]
-    state.take(quick_plan(state.evaluator, hopeful, start, known_s, state.effort.moves, state.cancelled))
+    promising = masks[np.isfinite(low)]
+    state.take(quick_plan(state.evaluator, promising, start, known_s, state.effort.moves, state.cancelled))
     left_bounds: list[float] = []
     shares = max(1, int(np.isfinite(low).sum()))
     work, cuts, searched = 0.0, state.cuts, 0

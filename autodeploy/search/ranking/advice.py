@@ -120,7 +120,7 @@ OUTLINES, MORE = 8, 3
 LEAST_LEVEL: Final = 0.6
 """P(fits) that plans are made for where none reaches the floor."""
 AT_FLOOR: Final = 6
-"""Outer strategies of which a plan is made that fits no more surely than the floor asks for, the most hopeful."""
+"""Outer strategies of which a plan is made that fits no more surely than the floor asks for, the most promising."""
 FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
 """Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
 that rest on least."""
@@ -256,7 +256,7 @@ class Adviser:
                 break
             make(picks(level), level)
         if floor < sure and self.so_far.least_p_fits >= floor and not self._stopped():
-            make(self._hopeful(), floor)
+            make(self._promising(), floor)
         answers = self._responses(made) if known is not None else self._responses([*self._best, *made])
         if answers is None:
             return self.so_far
@@ -306,9 +306,9 @@ class Adviser:
         best = [*self._frontier.best, *proven]
         return sorted(best, key=lambda each: (each.solution.step_s, each.index))
 
-    def _hopeful(self) -> list[int]:
+    def _promising(self) -> list[int]:
         """Of outer strategies that may cost less than the first plan with no more room than the floor asks for, the
-        first candidates of the ranking, the most hopeful first: no plan of one is faster than what the search knows.
+        first candidates of the ranking, the most promising first: no plan of one is faster than what the search knows.
         """
         outer, least_s = self._outer, dict[int, float]()
         for one in self._frontier.found:
@@ -321,8 +321,10 @@ class Adviser:
             hopes[number] = min((hope, each.solved.index), hopes.get(number, (np.inf, 0)))
         first = self.so_far.weighed[0]
         enough = first.expected_s * float(self.so_far.weights[first.row])
-        hopeful = sorted(each for each in hopes.values() if each[0] < enough)
-        return list(dict.fromkeys([index for _, index in hopeful[:AT_FLOOR]] + [each.index for each in self._best[:1]]))
+        promising = sorted(each for each in hopes.values() if each[0] < enough)
+        return list(
+            dict.fromkeys([index for _, index in promising[:AT_FLOOR]] + [each.index for each in self._best[:1]])
+        )
 
     def _nearest(self, _level: float) -> list[int]:
         """The search's fastest candidates, whatever room they are to leave."""

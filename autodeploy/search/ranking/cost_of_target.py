@@ -60,9 +60,9 @@ def price_of_target(
     best = min(best, _freed(best_solved, context, budget, should_cancel))
     candidates = _forbidden(spec, profile, choice, context)
     swept = sweep(candidates, context, parts=False)
-    hopeful = np.flatnonzero(np.isfinite(swept.after_recompute_s) & (swept.bound_s < best))
-    hopeful = hopeful[np.argsort(swept.after_recompute_s[hopeful], kind="stable")][:MAX_QUICK_SOLVES]
-    solved = [solve_candidate(candidates.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]
+    promising = np.flatnonzero(np.isfinite(swept.after_recompute_s) & (swept.bound_s < best))
+    promising = promising[np.argsort(swept.after_recompute_s[promising], kind="stable")][:MAX_QUICK_SOLVES]
+    solved = [solve_candidate(candidates.take(slice(i, i + 1)), context, int(i), should_cancel) for i in promising]
     fitting = [s for s in solved if s.solution.plan is not None]
     if fitting:
         first = min(fitting, key=lambda s: (s.solution.step_s, s.index))

@@ -34,7 +34,7 @@ TASK = "run_search"
 # The newest of procrastinate's own migrations that `install_schema` brings; a test compares with the installed one.
 SCHEMA_VERSION = "03.04.00_50"
 RETRY_S = 1
-# A connection that takes longer is taken for a database that is away.
+# Connect timeout.
 CONNECTION_S = 3.0
 # Jobs get this long to end in order when the database is gone; then they wait again, their searches go on.
 GRACE_S = 1.0

@@ -60,8 +60,8 @@ GIVEN = Message("services.estimated_alone")
 class SearchService:
     """Every call is one transaction, or a few short ones that leave nothing half done.
 
-    It is somebody's: searches of a team that the caller does not see are not there. `for_caller` says whose; without
-    it, on the command line and in a server that asks for no keys, everybody's searches are there.
+    Scoped to a caller by `for_caller`: searches of teams that it cannot see behave as missing. Without it, on the
+    command line and in a server that asks for no keys, all searches are there.
     """
 
     def __init__(self, database: Database, planner: Planner, runner: JobRunner | None, settings: Settings) -> None:
