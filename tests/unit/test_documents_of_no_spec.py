@@ -16,7 +16,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # Top-level keys of public configurations, with values of our own.
 FRAMEWORKS = {
     "FlagScale": "system: {tensor_model_parallel_size: 1}\nmodel: {num_layers: 2, hidden_size: 64}\ndata: {split: 1}\n",
-    "FlagScale ": "defaults: [_self_, train: 4b]\nexperiment: {exp_name: x}\naction: run\nhydra: {run: {dir: x}}\n",
     "Megatron-MoE-ModelZoo": "ENV_VARS: {CUDA_DEVICE_MAX_CONNECTIONS: 1}\nMODEL_ARGS: {--num-layers: 4}\n",
     "Megatron-MoE-ModelZoo ": "--num-layers: 61\n--hidden-size: 7168\n--bf16: true\n",
     "LLaMA-Factory": "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\ntemplate: qwen3\n",
@@ -48,6 +47,14 @@ def test_configurations_of_frameworks_are_refused_by_name(name):
     assert message.values["framework"] == name.strip()
     assert caught.value.errors[0].path.startswith("/")
     assert caught.value.hint
+
+
+def test_an_experiment_of_flagscale_asks_for_its_task():
+    text = "defaults: [_self_, train: 4b]\nexperiment: {exp_name: x}\naction: run\nhydra: {run: {dir: x}}\n"
+    with pytest.raises(SpecError) as caught:
+        import_document(text, "a.yaml")
+    (error,) = caught.value.errors
+    assert (error.message.key, error.path) == ("importers.absent_file", "/defaults")
 
 
 @pytest.mark.parametrize("text", UNTOLD)

@@ -113,9 +113,9 @@ def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeyp
 
 def test_the_page_says_how_much_more_deep_is() -> None:
     """The page's words, made of the levels themselves."""
-    deep, words = LEVELS["deep"], {1.25: "a quarter more", 1.5: "half as many more", 14.0: "fourteen times"}
+    deep, words = LEVELS["deep"], {1.25: "a quarter more", 1.5: "half as many more", 11.0: "eleven times"}
     plans, refined, proof = (
-        words[more / usual]
+        words[round(4.0 * more / usual) / 4.0]
         for more, usual in ((deep.quick, USUAL.quick), (deep.refined, USUAL.refined), (deep.paths, USUAL.paths))
     )
     page = " ".join(SEARCH_PAGE.read_text(encoding="utf-8").split())

@@ -204,7 +204,9 @@ def test_the_example_that_cannot_fit_names_memory_and_the_nearest_change_that_fi
     larger = spec.model_copy(
         update={
             "cluster": spec.cluster.model_copy(update={"num_npus": npus}),
-            "search": spec.search.model_copy(update={"effort": 0.02, "risk": "neutral", "top_k": 1, "fix": FEW}),
+            "search": spec.search.model_copy(
+                update={"effort": 0.02, "risk": "neutral", "top_k": 1, "fix": {"cp": 1, "micro_batch_size": 1}}
+            ),
         }
     )
     assert plan(larger, alone=True).plans, "the named change really fits"

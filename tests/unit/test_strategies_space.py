@@ -123,7 +123,7 @@ def test_every_value_that_a_spec_accepts_is_known_to_the_space(axis: str, field:
         search = SearchSpec.model_validate({field: {axis: value if field == "fix" else [value]}})
         assert values_left(search, axis, [code]) == ([] if field == "forbid" else [code])
     for nothing in ("", "1.5", "flat", 0, -1, 10**9):
-        with pytest.raises(ValidationError, match="invalid value"):
+        with pytest.raises(ValidationError, match=" cannot be "):
             SearchSpec.model_validate({field: {axis: nothing if field == "fix" else [nothing]}})
 
 

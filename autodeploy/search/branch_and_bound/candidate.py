@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from autodeploy.space.candidates import concatenate
 from autodeploy.stack.memory_choices import WHOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.stages.inner_problem import InnerProblem
@@ -55,6 +55,12 @@ class Solved:
         """Its plan, which it must have."""
         assert self.solution.plan is not None
         return self.solution.plan
+
+    @property
+    def placed(self) -> tuple[Hashable, ...]:
+        """The candidate with its layout and memory choices: alike of two plans that are one."""
+        axes = (getattr(self.candidate, each.name).tobytes() for each in fields(self.candidate))
+        return (id(self.context), *axes, self.plan.layout.tobytes(), self.plan.applied.tobytes())
 
 
 def by_context(solved: Sequence[Solved]) -> Iterator[tuple[Context, list[int]]]:

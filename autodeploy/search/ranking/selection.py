@@ -21,7 +21,7 @@ from autodeploy.specs.planset import Bet, BoxNumber, Fastest, RiskRanking, Solve
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from autodeploy.calibration.uncertain_numbers import Uncertain
     from autodeploy.costs.inputs.context import Context
@@ -170,8 +170,11 @@ def chosen(frontier: SearchState, advice: Advice | None, search: SearchSpec) -> 
         order = frontier.best if search.objective == "peak_memory" else best
     else:
         order = [each.solved for each in advice.weighed]
+    firsts: dict[Hashable, Solved] = {}
+    for each in order:
+        firsts.setdefault(each.placed, each)
     outline_of = id if search.distinct == "placements" else outline
-    kept = different(order, search.top_k, outline_of)
+    kept = different(list(firsts.values()), search.top_k, outline_of)
     if advice is not None and len(kept) > 1:
         fixed = 1
         if advice.else_launched is not None:

@@ -354,7 +354,7 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
 
 def _in_words_of_the_page(error: FieldError) -> FieldError:
     """A complaint about what stands in a field beside the text, where the command line would name its options."""
-    hint = FIELD_HINTS.get(error.path) if error.hint.startswith("--") else None
+    hint = FIELD_HINTS.get(error.path) if "--" in error.hint else None
     return error if hint is None else replace(error, hint=hint)
 
 
