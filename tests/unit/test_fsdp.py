@@ -93,7 +93,7 @@ def test_a_search_uses_it_where_it_is_asked_for_and_only_there() -> None:
     found = {}
     for switch in ("on", "auto"):
         search = {"target": "mindspeed-llm", "effort": 0.02, "top_k": 1, "fix": wanted, "features": {"fsdp": switch}}
-        found[switch] = plan(read_spec_document(BASE | {"model": "qwen3-4b", "search": search})).plans[0]
+        found[switch] = plan(read_spec_document(BASE | {"model": "llama2-7b", "search": search})).plans[0]
     assert found["on"].strategy.fsdp
     assert "fsdp" in found["on"].strategy.features
     assert not found["auto"].strategy.fsdp
