@@ -519,7 +519,7 @@ def next_steps(plan_set: PlanSet, spec: Spec, site: str = "", *, served: bool = 
     """
     page = f"{site}/searches/{plan_set.search.id}" if site and plan_set.search.id else ""
     there = f" --server {site}" if served else ""
-    last = page if served else "autodeploy serve" + (f"   # {page}" if page else "")
+    last = page if served else "autodeploy serve" + (f"  # {page}" if page else "")
     if not plan_set.plans:
         question = f"autodeploy why-not SPEC --strategy tp=8,pp=8{there}"
         return [last] if spec.training.rl else [question, last]

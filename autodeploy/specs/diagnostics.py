@@ -279,6 +279,11 @@ class DiagnosticsLog:
         """The value at `source` has no place in the spec."""
         self._ignored.append(Note(source, "", shown(value), reason))
 
+    def forget(self, source: str, field: str, value: Any, reason: str) -> None:
+        """The value at `source`, which was taken for `field`, has no place there after all."""
+        self._taken = [note for note in self._taken if (note.source, note.field) != (source, field)]
+        self.ignore(source, value, reason)
+
     def contradict(self, source: str, field: str, value: Any, reason: str) -> None:
         """The value at `source` disagrees with what was taken for `field`."""
         self._contradicted.append(Note(source, field, shown(value), reason))

@@ -172,7 +172,7 @@ class Reader:
     def forget(self, field: str, value: Any, reason: str) -> None:
         """A value that was read but does not apply to this model."""
         if value is not None:
-            self.log.ignore(self.source(field), value, reason)
+            self.log.forget(self.source(field), field, value, reason)
 
     def note_rest(self) -> None:
         """Every key that nothing has read is ignored, with a reason."""

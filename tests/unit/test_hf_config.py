@@ -453,3 +453,14 @@ def test_an_empty_configuration_is_refused_for_what_it_lacks():
         read_hf_config({})
     assert "hidden_size" in str(refused.value)
     assert "moe_layer_end_index" not in str(refused.value)
+
+
+def test_a_width_that_no_layer_has_is_ignored_and_not_taken_too() -> None:
+    config = {
+        **{"architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 4, "vocab_size": 1000},
+        **{"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128},
+        **{"num_experts_per_tok": 8, "moe_intermediate_size": 768, "intermediate_size": 6144},
+    }
+    diagnostics = diagnostics_of(config)
+    assert [n.source for n in diagnostics.ignored].count("/intermediate_size") == 1
+    assert "/intermediate_size" not in {n.source for n in diagnostics.taken}

@@ -10,6 +10,7 @@ import pytest
 from autodeploy.analysis.what_if.recommend import budget_in_hours, recommend
 from autodeploy.cli.what_if import _budget_hours
 from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
 from autodeploy.specs.reading import read_spec_document
 from tests import factories
 
@@ -90,3 +91,14 @@ def test_neither_is_refused_and_money_needs_a_price() -> None:
     assert _budget_hours(spec_of(run={"price_per_npu_hour": 2.0}), "1M") == 5e5
     with pytest.raises(SpecError):
         _budget_hours(spec_of(), "much")
+
+
+def test_numbers_of_cards_that_no_strategy_divides_have_no_fastest_strategy() -> None:
+    spec = read_spec_document(
+        {
+            "model": "qwen3-30b-a3b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 1000},
+            "training": {"seq_length": 4096, "global_batch_size": 512},
+        }
+    )
+    assert planner.fastest_s(spec) is None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from autodeploy.costs.inputs.build_context import choice_context
 from autodeploy.costs.layers.unit_costs import CutCosts, closed, fastest_costs, joined
 from autodeploy.costs.stages.step_parts import faster_somewhere
-from autodeploy.costs.sweep.sweep import TOTALS, Sweep, sweep_tree
+from autodeploy.costs.sweep.sweep import FITS, TOTALS, Sweep, sweep_tree
 from autodeploy.kit.errors import SearchCancelled, SpecError
 from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.frontier import SearchRequest
@@ -129,6 +129,7 @@ def _nothing_in(tree: CandidateTree) -> _Part:
     """None of a tree's candidates."""
     none = np.zeros(0, dtype=np.int64)
     columns: dict[str, npt.NDArray[Any]] = {name: np.zeros(0) for name in TOTALS}
+    columns[FITS] = np.zeros(0, dtype=np.bool_)
     return tree.take(slice(0)), Sweep(**columns, parts={}), none, CutCosts((), none, none)
 
 
