@@ -16,6 +16,7 @@ from autodeploy.analysis.rehearsal.rehearse import launches_before
 from autodeploy.formats.registry import formats_of
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message, joined
+from autodeploy.messages.message import recovered
 from autodeploy.service.launch_requests import read_offers
 from autodeploy.service.requests.callers import ANYONE
 from autodeploy.service.requests.intake import pasted_document, read_network_spec, refuse_unstorable
@@ -92,12 +93,15 @@ def _is_in_section(number: Number) -> bool:
 def _number(profile: Profile, name: str, quantity: Quantity) -> Number:
     sources = profile.document.sources
     titles = (
-        Message.of_record(f"source.{key}", sources[key].title) if key in sources else key for key in quantity.source
+        Message.of_record(f"source.{key}", sources[key].title) if key in sources else recovered(key, NOTES)
+        for key in quantity.source
     )
-    named = joined((*titles, *([quantity.note] if quantity.note else ())), "semicolon")
+    notes = [recovered(quantity.note, NOTES)] if quantity.note else []
+    named = joined((*titles, *notes), "semicolon")
     return Number(name, quantity.value, quantity.unit, quantity.kind, named)
 
 
+NOTES = ("profile_note",)
 PAGE_LENGTH = 50
 # Each has up to some ten thousand slots.
 KEPT_TIMELINES = 32

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from api.ui.views import NOTES
 from autodeploy.cli.exits import asked_language, report_error
 from autodeploy.cli.what_if import answer_text
 from autodeploy.costs.inputs.build_context import spec_context
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, in_language
+from autodeploy.messages.message import recovered
 from autodeploy.search import planner
 from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.space.rules import load_rules
@@ -121,3 +123,15 @@ def test_complaints_and_hints_come_in_the_language_of_the_command(capsys: pytest
         assert part in told
     assert asked_language(["plan", "x", "--lang", "zh"]) == asked_language(["--lang=zh"]) == "zh"
     assert asked_language(["plan", "x"]) == "en"
+
+
+def test_fits_of_profiles_and_their_factors_are_known_by_their_english() -> None:
+    profile = load_profile("ascend-800t-a2")
+    fitted = [each for each in profile.quantities.values() if (each.note or "").startswith("factor ")]
+    assert len(fitted) > 5
+    for quantity in fitted:
+        sources = [source for source in quantity.source if source.startswith("MAP fit")]
+        for text in (quantity.note or "", *sources):
+            known = recovered(text, NOTES)
+            assert isinstance(known, Message), text
+            assert in_language(known, "zh") != text
