@@ -19,7 +19,7 @@ from autodeploy.service.clusters.overlays import with_overlay
 from autodeploy.service.launch_requests import refuse_illegal
 from autodeploy.service.requests.callers import ANYONE, AccessService, AuditLog, Principal
 from autodeploy.service.requests.intake import best_of, with_checkpoints
-from autodeploy.service.runner.ahead import AskedAhead
+from autodeploy.service.runner.ahead import QUIET_S, AskedAhead
 from autodeploy.service.runner.call_pool import CallPool, KeptAnswers
 from autodeploy.service.runner.embedded import EmbeddedRunner
 from autodeploy.service.runner.owner import Owner
@@ -539,7 +539,7 @@ def open_services(
         kept = KeptAnswers(KEPT_ANSWERS)
         ahead = None
         if call_pool is not None and settings.ask_ahead:
-            ahead = AskedAhead(settings, planner, kept, lambda: call_pool.in_use + call_pool.waiting > 0)
+            ahead = AskedAhead(settings, planner, kept, lambda: call_pool.idle_s < QUIET_S)
 
         def fit(*args: Any) -> Refit:
             """Forty predictions a run: elsewhere than the server's own process."""

@@ -140,3 +140,12 @@ def test_who_asks_what_is_being_made_waits_for_it() -> None:
         go_on.set()
         assert (first.result(10), second.result(10)) == (7, 7)
     assert made == [1]
+
+
+def test_it_is_idle_since_the_last_use_ended() -> None:
+    turns = RoundRobin(["thing"], places=2, places_of_key=2)
+    assert turns.idle_s == float("inf")
+    with turns.turn("a", 1.0):
+        assert turns.idle_s == 0.0
+    time.sleep(0.02)
+    assert 0.02 <= turns.idle_s < 20.0

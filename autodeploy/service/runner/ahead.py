@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 IDLE_NICENESS: Final = 19
 MOST_SETS, MOST_OF_SET = 3, 80
 PAUSE_S: Final = 0.02
+QUIET_S: Final = 0.4
+"""For so long nobody has asked anything that has to be computed, before something is computed ahead."""
 
 
 class AskedAhead:

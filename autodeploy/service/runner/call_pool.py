@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -87,6 +88,14 @@ class RoundRobin(Generic[Thing]):
     def waiting(self) -> int:
         """Number of callers that wait."""
         return len(self._waiting)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last use; 0 while one is used or waited for."""
+        with self._changed:
+            if self.in_use or self.waiting:
+                return 0.0
+            return time.monotonic() - max(self._ended.values(), default=-math.inf)
 
     def _wait(self, key: str, end_s: float) -> Thing:
         with self._changed:
@@ -170,6 +179,11 @@ class CallPool:
     def waiting(self) -> int:
         """Calls that wait for a process."""
         return self._turns.waiting
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last call ended; 0 while one runs or waits."""
+        return self._turns.idle_s
 
     @contextmanager
     def search_of(self, team: str) -> Iterator[None]:
