@@ -67,6 +67,9 @@ class _Meta(type(typing.Protocol)):  # type: ignore[misc]
             raise AttributeError(name)
         return Anything
 
+    def __fspath__(cls):
+        return "absent"
+
     def __iter__(cls):
         return iter(())
 
@@ -88,6 +91,11 @@ class _Meta(type(typing.Protocol)):  # type: ignore[misc]
 
 class Anything(metaclass=_Meta):
     """A value that can be called, entered, iterated over, compared and computed with, and means nothing."""
+
+    __file__ = "absent"  # of a module that was compiled
+
+    def __fspath__(self):
+        return "absent"
 
     def __init__(self, *args, **kwargs):
         pass
