@@ -11,7 +11,7 @@ from autodeploy.formats.common.checkout import launch_text
 from autodeploy.formats.common.import_result import UNNAMED, ImportResult
 from autodeploy.formats.common.launch_script import refuse_other_configuration, refuse_program, refuse_python
 from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
-from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch, with_experiment
+from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch, program_of, with_experiment
 from autodeploy.formats.megatron.script import import_launch_script, imported_launch, read_megatron_launch
 from autodeploy.formats.mindformers.configuration import import_mindformers, is_mindformers
 from autodeploy.formats.mindspeed_rl import import_mindspeed_rl, is_mindspeed_rl
@@ -99,8 +99,7 @@ def import_document(
     imported = None
     if isinstance(document, Mapping):
         task, task_text, experiment = with_experiment(document, text, base_dir, Path(filename or "").stem)
-        launched = experiment.get("task")
-        refuse_program([str(launched.get("entrypoint"))] if isinstance(launched, Mapping) else [])
+        refuse_program([program_of(experiment)])
         if is_keyed(task):
             launch = keyed_launch(task, task_text, variables or {}, experiment)
             return imported_launch(launch, task_text, name, _stem(filename)).with_doubts()

@@ -59,9 +59,10 @@ def platform_keys() -> dict[str, Setting]:
 LORA, SFT, RL, DPO, FSDP2 = "LoRA", "SFT", "RL", "DPO", "FSDP2"
 INFERENCE, CONVERSION, PREPARATION = "inference", "conversion of checkpoints", "preparation of data"
 NO_TRAINING = frozenset({INFERENCE, CONVERSION, PREPARATION, "quantization", "pruning", "evaluation"})
-DEEPSPEED = "Megatron-DeepSpeed"
+DEEPSPEED, RWKV = "Megatron-DeepSpeed", "RWKV"
 FOREIGN = "/framework"
 """Place of a refusal of another framework, by whose rules no flag can be judged."""
+OTHER_FRAMEWORKS = frozenset({DEEPSPEED, RWKV})
 STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
 
 
@@ -114,7 +115,7 @@ PROGRAMS = _purposes(
         "training of a vision language model": "pretrain_vlm.py",
         "vision pre-training": "pretrain_vision_classify.py pretrain_vision_inpaint.py pretrain_vision_dino.py",
         "training of state-space layers": "pretrain_mamba.py pretrain_hybrid.py",
-        "RWKV": "train_rwkv.py pretrain_rwkv.py",
+        RWKV: "train_rwkv.py pretrain_rwkv.py",
         PREPARATION: "preprocess_data.py merge_datasets.py",
         "verl's supervised fine-tuning": "verl.trainer.fsdp_sft_trainer verl.trainer.sft_trainer",
         "torchtitan's Python configurations": "torchtitan.train torchtitan.torchtitan.train",
@@ -157,7 +158,7 @@ def refuse_other_training(script: LaunchScript) -> None:
     for flag, what in (elsewhere | FLAGS).items():
         if flag in script.flags:
             given = script.flags[flag]
-            raise refused(what, flag, given.at, FOREIGN if what == DEEPSPEED else KIND)
+            raise refused(what, flag, given.at)
     if stage is not None and not tunes:
         what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
         raise refused(what, f"--stage {stage.text[:40]}", stage.at)
@@ -177,7 +178,7 @@ def refuse_program(words: Iterable[str]) -> None:
         program = word.rpartition("/")[2]
         what = PROGRAMS.get(program) or next((w for name, w in _OTHER_WORK.items() if program.startswith(name)), None)
         if what is not None:
-            raise refused(what, program, path=FOREIGN if what == "RWKV" else KIND)
+            raise refused(what, program)
 
 
 def refuse_python(text: str) -> None:
@@ -230,10 +231,14 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
     refuse_framework(document)
 
 
-def refused(what: str, by: str, place: tuple[int, int, str] | None = None, path: str = KIND) -> UnsupportedError:
-    """The error that names what a launch does, and the word of the file that says so."""
+def refused(what: str, by: str, place: tuple[int, int, str] | None = None, path: str = "") -> UnsupportedError:
+    """The error that names what a launch does, and the word of the file that says so.
+
+    path : place of the refusal; empty: that of another framework where `what` is one, else of the kind of training.
+    """
     nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
     message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
+    path = path or (FOREIGN if what in OTHER_FRAMEWORKS else KIND)
     return UnsupportedError(message, path=path, hint=Message("importers.give_full_pre_training"))
 
 

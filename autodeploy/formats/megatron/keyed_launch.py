@@ -60,7 +60,7 @@ def with_experiment(
     beside = sorted(base_dir.resolve().parent.glob("*.yaml"))[:MOST_EXPERIMENTS]
     experiments = [each for each, _ in map(_loaded, beside) if isinstance(each.get(EXPERIMENT), Mapping)]
     named = [each for each in experiments if _task_of(each) == stem]
-    programs = {_program(each[EXPERIMENT]) for each in experiments if _task_of(each)}
+    programs = {program_of(each[EXPERIMENT]) for each in experiments if _task_of(each)}
     if named or len(programs) != 1:
         return document, text, named[0][EXPERIMENT] if named else {}
     return document, text, {"task": {"entrypoint": programs.pop()}}  # all tasks of the folder are for this one
@@ -82,7 +82,8 @@ def _task_of(document: Mapping[str, Any]) -> str:
     return next((name for name in names if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)), "")
 
 
-def _program(experiment: Mapping[str, Any]) -> str:
+def program_of(experiment: Mapping[str, Any]) -> str:
+    """The program that an experiment starts; nothing where it names none."""
     task = experiment.get("task")
     return str(task.get("entrypoint") or "") if isinstance(task, Mapping) else ""
 
@@ -109,7 +110,7 @@ def keyed_launch(
     counts = [count for count in said if isinstance(count, int) and 0 < count < MOST_NODES]
     settings = environment.items() if isinstance(environment, Mapping) else ()
     return LaunchScript(
-        program=_program(told),
+        program=program_of(told),
         launcher=dict(zip(("nodes", "ranks_per_node"), counts, strict=True)) if len(counts) == 2 else {},
         flags=flags_of_keys(_settings(document), lines_of_keys(text), variables),
         is_spelled=_is_task(document),
