@@ -101,16 +101,16 @@ def search_space(
         legal, dead = legal_tree(spec.search, context, profile, choice)
         enumerated += len(legal) + sum(dead.values())
         rejected.update(dead)
+        if not len(legal):
+            parts.append(_nothing_in(legal))
+            contexts += closed(context)
+            continue
         try:
-            tree_sweep = swept_tree(legal, context, should_cancel) if len(legal) else None
+            tree_sweep = swept_tree(legal, context, should_cancel)
         except SearchCancelled:
             parts.append(_nothing_in(legal))
             contexts.append(context)
             break
-        if tree_sweep is None:
-            parts.append(_nothing_in(legal))
-            contexts += closed(context)
-            continue
         fits = np.flatnonzero(np.isfinite(tree_sweep.sweep.after_recompute_s))
         too_big += len(legal) - len(fits)
         variant = len(contexts) + tree_sweep.used[fits]
