@@ -4,7 +4,7 @@ Parameters
 ----------
 tpot_s : of one step, by batch and context.
 engines : the `Engines` that generate.
-correlation : `Likeness` of the responses of a prompt.
+likeness : `Likeness` of the responses of a prompt.
 group_size : responses of a prompt on one rank [responses].
 prompt_tokens : mean length of a prompt [tokens].
 """
@@ -93,7 +93,7 @@ class Stretches:
 def stretches(
     engines: Engines,
     lengths: Lengths,
-    correlation: Likeness,
+    likeness: Likeness,
     group_size: int,
     prompt_tokens: Number,
     *,
@@ -124,14 +124,14 @@ def stretches(
     runs, written = drained(lengths, engines.responses / engines.running)
     drain_tokens = slots * product(runs, lengths.stretch)[:, None]
     waiting = np.maximum(0.0, 1.0 - drain_tokens / (responses * lengths.mean))  # share of tokens
-    deviation = correlation.deviation_of_sum(responses, group_size)
+    deviation = likeness.deviation_of_sum(responses, group_size)
     n_units = np.asarray(n_units, dtype=np.float64).reshape(-1, 1)
     units = engines.units[:, None]
     more = np.asarray(token_excess, dtype=np.float64).reshape(-1, 1) * deviation / np.sqrt(ranks)
     more = np.minimum(more, responses * _beyond_mean(lengths, units))
     fullest = largest_normal(ranks)
     # A slot runs no less often than it runs: at least one counts, however alike responses are.
-    counted = np.maximum(slots * correlation.independent, 1.0)
+    counted = np.maximum(slots * likeness.independent, 1.0)
     # With a queue and few slots a unit is late by its tokens, of which the drain's spread is then a part.
     drains = n_units ** (1.0 - waiting / np.maximum(slots, 1.0))
     idle = counted * drains * np.log1p(-np.minimum(runs, 1.0 - 1e-12))
@@ -145,7 +145,7 @@ def stretches(
     queue = waiting * (responses * lengths.mean + more) / slots + np.hypot(later, most) - later
     # List scheduling never ends later than waves of as many responses as slots, each with its longest of all units
     # (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969).
-    independent = np.where(slots >= group_size, correlation.independent, 1.0)
+    independent = np.where(slots >= group_size, likeness.independent, 1.0)
     ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * independent
     wave = product(-np.expm1(slots * ranks * units * ended), lengths.stretch)[:, None]
     at_most = np.ceil(responses / slots - 1e-9) * wave
@@ -155,14 +155,14 @@ def stretches(
     spare = product(np.maximum(alive - runs, 0.0), lengths.stretch)[:, None]
     given = np.clip((queue + drain - at_most) / np.maximum(spare, LEAST), 0.0, 1.0)
     alive = np.maximum(alive - given * np.maximum(alive - runs, 0.0), LEAST)
-    mean = slots * runs + (1.0 - waiting) * more * correlation.follows
+    mean = slots * runs + (1.0 - waiting) * more * likeness.follows
     angle = np.arcsin(np.sqrt(np.clip(mean / slots, 0.0, 1.0)))
-    angle = angle + fullest * np.sqrt(correlation.clustered / slots) / 2.0
+    angle = angle + fullest * np.sqrt(likeness.clustered / slots) / 2.0
     alone = np.maximum(1.0, mean / alive)
     batch = np.clip(slots * np.sin(np.minimum(angle, np.pi / 2.0)) ** 2, alone, np.maximum(alone, ranks * mean / alive))
     batch = np.minimum(batch, np.maximum(slots, 1.0))
 
-    ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * correlation.independent
+    ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * likeness.independent
     longest = product(-np.expm1(responses * ranks * n_units * ended), lengths.stretch)
     steps = lengths.stretch * alive
     # The longest is met at any place of the queue; and its rank has the work of all its responses, on all its slots.
@@ -192,7 +192,7 @@ def _beyond_mean(lengths: Lengths, count: Floats) -> Floats:
 def slowest(
     engines: Engines,
     lengths: Lengths,
-    correlation: Likeness,
+    likeness: Likeness,
     group_size: int,
     prompt_tokens: Number,
     tpot_s: TokenTime,
@@ -221,11 +221,11 @@ def slowest(
     """
     n_units = engines.units * np.sqrt(parts)
     if np.all(n_units <= 1.0):
-        return stretches(engines, lengths, correlation, group_size, prompt_tokens)
+        return stretches(engines, lengths, likeness, group_size, prompt_tokens)
 
     def made(n_units: Number, token_excess: Number) -> Stretches:
         return stretches(
-            engines, lengths, correlation, group_size, prompt_tokens, n_units=n_units, token_excess=token_excess
+            engines, lengths, likeness, group_size, prompt_tokens, n_units=n_units, token_excess=token_excess
         )
 
     ranks = engines.ranks if by_group else None
@@ -242,22 +242,22 @@ def slowest(
     )
     usual, longest, largest = np.moveaxis(joined.seconds(tpot_s, ranks).reshape(len(most), 3, -1).sum(axis=2), 1, 0)
     by_longest, by_tokens = longest - usual, largest - usual
-    both = 2.0 * _correlation(engines, lengths, correlation, group_size) * by_longest * by_tokens
+    both = 2.0 * _correlation(engines, lengths, likeness, group_size) * by_longest * by_tokens
     needed = np.sqrt(np.maximum(0.0, by_longest**2 + by_tokens**2 + both)) - by_longest
     share = np.clip(needed / np.maximum(by_tokens, LEAST), 0.0, 1.0)
     return made(n_units, most * share / np.sqrt(parts))
 
 
-def _correlation(engines: Engines, lengths: Lengths, correlation: Likeness, group_size: int) -> Floats:
+def _correlation(engines: Engines, lengths: Lengths, likeness: Likeness, group_size: int) -> Floats:
     """Of a unit's longest response and its tokens [n].
 
     Cov(longest, tokens) = integral over l of P(longest <= l) (E tokens - E[tokens, given longest <= l]).
     """
     count = (engines.responses * engines.ranks)[:, None]
-    ended = np.exp(count * np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * correlation.independent)
-    together_vary = count[:, 0] * product(ended * correlation.missing, lengths.stretch)
+    ended = np.exp(count * np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * likeness.independent)
+    together_vary = count[:, 0] * product(ended * likeness.missing, lengths.stretch)
     # Of what the longest lacks of the limit: of many responses it is next to nothing, and so is its variance.
     squares = 2.0 * lengths.tokens[-1] * lengths.stretch - np.diff(lengths.tokens**2, prepend=0.0)
     variance = product(ended, squares) - product(ended, lengths.stretch) ** 2
-    deviations = np.sqrt(np.maximum(variance, 0.0)) * correlation.deviation_of_sum(count[:, 0], group_size)
+    deviations = np.sqrt(np.maximum(variance, 0.0)) * likeness.deviation_of_sum(count[:, 0], group_size)
     return np.asarray(np.clip(together_vary / np.maximum(deviations, LEAST), 0.0, 1.0))

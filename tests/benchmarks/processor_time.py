@@ -67,7 +67,7 @@ def loop_s() -> float:
 
 
 def spent(path: Path, tree: Path, data: Path) -> Spent:
-    """What planning the spec of a file takes by the program of a source tree; data : where it keeps its database."""
+    """Processor time and memory of a source tree's program that plans the spec of a file; data : of its database."""
     before = loop_s()
     command = [sys.executable, "-m", "autodeploy", "plan", str(path), "-f", "json"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_DATA_HOME": str(data)}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def advised(spec: Spec, *, stepping: bool = False, searched: SearchSpace | None = None) -> Advice | None:
-    """What a search of a spec recommends, however long it takes; None where nothing fits.
+    """The recommendation of a search of a spec, however long it takes; None where nothing fits.
 
     stepping : also the steps of the first plan's axes are weighed, as in a plan of the product. searched : its space,
     where it is known.
@@ -116,7 +116,7 @@ def is_dominated(advice: Advice | RlAdvice) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class PostTraining:
-    """What a search of post-training recommends, and with what it is weighed again."""
+    """The recommendation of a search of post-training, and with what it is weighed again."""
 
     spec: Spec
     advice: RlAdvice
@@ -136,7 +136,7 @@ class PostTraining:
 
 
 def advised_post_training(spec: Spec) -> PostTraining | None:
-    """What a search of post-training recommends, however long it takes; None where nothing fits."""
+    """The recommendation of a search of post-training, however long it takes; None where nothing fits."""
     profile = profile_of(spec.cluster)
     stop = Deadline(None, 0.0, float("inf"))
     result = RlSearch(spec, profile, healthy_npus(profile, spec.cluster), UpdateSearch(stop), stop).run()
