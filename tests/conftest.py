@@ -20,7 +20,7 @@ from hypothesis.internal import charmap
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.intervalsets import IntervalSet
 
-from tests.support import cold_start, forked_server, postgresql, short_reports
+from tests.support import cold_start, forked_server, lost_interruptions, postgresql, short_reports
 from tests.support.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -80,8 +80,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Shares what a fresh clone lacks among the workers."""
+    """Shares what a fresh clone lacks among the workers, once pytest listens to what Python drops."""
     cold_start.share(session.config)
+    lost_interruptions.forgive()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.kit.deadline import LAST_S, LATE_S, Deadline, Overdue
+from autodeploy.kit.deadline import AGAIN_S, LAST_S, LATE_S, Deadline, Overdue
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import Progress, plan
 from autodeploy.specs.reading import read_spec_document
@@ -70,6 +71,26 @@ def test_an_interruption_is_not_caught_as_an_error() -> None:
                 napping(30.0)
 
     assert deadline(0.1).search(stubborn) is None
+
+
+def test_an_interruption_that_is_lost_is_repeated() -> None:
+    """Nothing can be raised in a callback of the garbage collector; it ends, and the part is interrupted after it."""
+
+    def collecting(phase: str, _: dict[str, int]) -> None:
+        if phase == "stop":
+            busy(0.1 + LATE_S + 0.1)
+
+    def part() -> None:
+        gc.callbacks.append(collecting)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(collecting)
+        napping(30.0)
+
+    stop, began = deadline(0.1), time.monotonic()
+    assert stop.search(part) is None
+    assert time.monotonic() - began < 0.1 + LATE_S + 2 * AGAIN_S + SLACK_S
 
 
 def test_an_interruption_that_machine_code_words_anew_is_one() -> None:
