@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.order_statistics import expected_maximum
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -56,16 +58,17 @@ def issue_s(python_s: Number, new_shape_s: Number, task_queue: int) -> Floats:
     return np.asarray(np.maximum(python_s, launch_s + new_shape_s))
 
 
-def slowest_host(ranks: Number, scatter: float) -> Floats:
-    """Time of the slowest of so many hosts against the mean one: those that meet in a collective wait for it [n].
+def slowest_of(ranks: Number, scatter: Number) -> Floats:
+    """Time of the slowest of so many hosts or devices against the mean one: those that meet wait for it [n].
 
-    scatter : standard deviation over mean of one host's time [fraction]. 1 + scatter sqrt(2 ln ranks).
+    scatter : standard deviation over mean of one's time [fraction]. 1 + scatter m(ranks), m the expected maximum of
+    independent standard normal variables.
 
     References
     ----------
-    Expected maximum of independent normal variables, Cramer, Mathematical Methods of Statistics, 1946, section 28.6.
+    David and Nagaraja, Order Statistics, 2003, section 3.1.
     """
-    return np.asarray(1.0 + scatter * np.sqrt(2.0 * np.log(np.maximum(1.0, ranks))))
+    return np.asarray(1.0 + np.asarray(scatter) * expected_maximum(ranks))
 
 
 def kernel_launch_s(operators: Number, per_launch_s: Number, synchronisations: Number, sync_s: Number) -> Floats:

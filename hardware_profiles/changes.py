@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import MOST_HINTS
 from hardware_profiles.errors import FieldProblem, ProfileError
+from hardware_profiles.older_names import renewed, renewed_value
 from hardware_profiles.profile import Profile
 from hardware_profiles.quantities import json_pointer, unknown_path_hint
 from hardware_profiles.reading import parse_profile_document, problems_of, read_yaml_file
@@ -35,7 +36,7 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
     problems: list[FieldProblem] = []
     changes: dict[str, Quantity] = {}
     for path, value in overrides.items():
-        quantity = profile.quantities.get(path)
+        quantity = profile.quantities.get(renewed(path))
         if quantity is None:
             hint = unknown_path_hint(profile.quantities, path) if len(problems) < MOST_HINTS else ""
             problems.append(FieldProblem(json_pointer([path]), Message("common.unknown_key", name=repr(path)), hint))
@@ -48,9 +49,9 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
                 )
             )
         else:
-            changes[path] = quantity.model_copy(
+            changes[renewed(path)] = quantity.model_copy(
                 update={
-                    "value": float(value),
+                    "value": renewed_value(path, float(value)),
                     "kind": "assumed",
                     "source": (USER_OVERRIDE,),
                     "note": "",
@@ -109,7 +110,7 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
     for parts, value in _leaves(numbers, ()):
         path = ".".join(parts)
         try:
-            changes[path] = _overlaid(profile, parts, value)
+            changes[renewed(path)] = _overlaid(profile, parts, value)
         except ProfileError as error:
             problems.extend(error.problems)
         except ValidationError as error:
@@ -139,7 +140,7 @@ def _leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quantity:
     path = ".".join(parts)
-    quantity = profile.quantities.get(path)
+    quantity = profile.quantities.get(renewed(path))
     if quantity is None and len(parts) == 2 and parts[0] == "release_factors":
         quantity = Quantity(value=1.0, unit="ratio", kind="fitted", source=(OVERLAY,))
     if quantity is None:
@@ -147,7 +148,8 @@ def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quanti
         raise ProfileError(Message("common.unknown_key", name=repr(path)), path=json_pointer(parts), hint=hint)
     base = {"unit": quantity.unit, "kind": "fitted", "source": (OVERLAY,), "prior_sigma": quantity.prior_sigma}
     given = dict(value) if isinstance(value, Mapping) else {"value": value}
-    return Quantity.model_validate({**base, **given})
+    overlaid = Quantity.model_validate({**base, **given})
+    return overlaid.model_copy(update={"value": renewed_value(path, overlaid.value)})
 
 
 def _changed(

@@ -7,10 +7,11 @@ from typing import Annotated, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from autodeploy.messages import Message
 from cost_models.arrays import product
+from hardware_profiles.older_names import renewed
 
 MOST_FACTORS = 20  # a fit has at most twelve and two of the host, one more for each tier of a network that no run used
 MOST_VARIANCE = 25.0  # a factor of e^5: nothing is known
@@ -25,7 +26,7 @@ class FittedFactor(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
-    multiplies: Annotated[tuple[Name, ...], Field(min_length=1, max_length=8)]
+    multiplies: Annotated[tuple[Annotated[Name, AfterValidator(renewed)], ...], Field(min_length=1, max_length=8)]
 
 
 class Covariance(BaseModel):

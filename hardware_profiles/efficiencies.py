@@ -178,12 +178,13 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             may_be_zero=True,
         ),
         EfficiencyTerm(
-            "node_growth",
-            "by how much computation slows with every doubling of the nodes: its time grows to (1 + this)^log2(nodes), "
-            "because all wait for the rank whose host or chip is late; releases with a factor of their own go by that",
+            "device_scatter",
+            "standard deviation of one device's speed around the mean of its kind, hosts included: all wait for the "
+            "slowest, so that computation takes 1 + this (m(devices) - m(devices of a node)) times as long, m the "
+            "expected largest of so many standard normal variables; releases with a factor of their own go by that",
             "fraction",
-            0.01,
-            0.80,
+            0.015,
+            0.45,
             may_be_zero=True,
         ),
         EfficiencyTerm(

@@ -17,6 +17,7 @@ from hardware_profiles.covariance import Covariance
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
 from hardware_profiles.evidence import Evidence
 from hardware_profiles.magnitudes import LEAST, MOST, Extent, ProfileNumber
+from hardware_profiles.older_names import renewed, renewed_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -330,6 +331,10 @@ def default_efficiency(term: EfficiencyTerm) -> Quantity:
 def _complete_efficiencies(given: dict[str, Quantity]) -> dict[str, Quantity]:
     """Check the names, units and ranges given, and fill in the defaults of those that are not."""
     findings = []
+    for older in [name for name in given if renewed(name) != name]:
+        quantity = given.pop(older)
+        value = renewed_value(older, quantity.value)
+        given.setdefault(renewed(older), quantity.model_copy(update={"value": value, "prior_sigma": None}))
     for name, quantity in given.items():
         term = EFFICIENCY_TERMS.get(name)
         if term is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 # Numbers of the network that belong to no tier: they count where ranks are many.
-_ACROSS: Final = frozenset({"node_growth", "message_half_size", "dispatch_loss", "combine_loss", "exchange_beside"})
+_ACROSS: Final = frozenset({"device_scatter", "message_half_size", "dispatch_loss", "combine_loss", "exchange_beside"})
 _HOST: Final = frozenset({"host_issue", "host_sync", "vector_op", "host_link"})
 _LOADS: Final = frozenset({"imbalance_excess", "persistent_share"})
 

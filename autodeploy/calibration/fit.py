@@ -292,7 +292,7 @@ NUISANCES = (as_assumed("host_issue", "host_issue"), as_assumed("host_sync", "ho
 # What no fit of the records moves freely: beside the nuisances numbers of one device's network, in no fit at all.
 UNFITTED = (
     *NUISANCES,
-    as_assumed("nodes", "node_growth"),
+    as_assumed("nodes", "device_scatter"),
     as_assumed("small_messages", "message_half_size"),
     as_assumed("exchange_loss", "dispatch_loss", "combine_loss"),
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
-OF_LINKS = ("node_growth", "dispatch_loss", "combine_loss")  # efficiencies that measurements of the chip may tell
+OF_LINKS = ("device_scatter", "dispatch_loss", "combine_loss")  # efficiencies that measurements of the chip may tell
 DIGITS = 6
 
 

@@ -174,7 +174,7 @@ def _spanned(context: Context, name: str) -> bool:
     """Whether the cluster has what the number is of: the tier of a link, several nodes for what grows with them."""
     profile = context.profile
     assert profile is not None
-    if name == "node_growth":
+    if name == "device_scatter":
         return context.world > profile.ranks_per_node
     inside = 1
     for tier in profile.tiers:

@@ -35,7 +35,7 @@ JOBS: dict[str, tuple[str, str, int, int]] = {
     "glm-4.5 A3": ("glm-4.5", "cloudmatrix-384", 128, 1024),
     "deepseek-v3 A3": ("deepseek-v3", "cloudmatrix-384", 256, 3840),
 }
-AT_SCALE = ("efficiency.node_growth", "efficiency.message_half_size", "efficiency.dispatch_loss")
+AT_SCALE = ("efficiency.device_scatter", "efficiency.message_half_size", "efficiency.dispatch_loss")
 SCALE_GAP = 2.0  # of these numbers, uniform in the logarithm
 LAG, STRAGGLERS, STRAGGLER_LAG = 0.008, 0.01, 0.05
 """Every node lags behind by |N(0, 0.008)|; one in a hundred by 0.05 more."""

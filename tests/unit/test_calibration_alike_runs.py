@@ -47,7 +47,7 @@ def test_the_variance_is_that_of_drawn_clusters() -> None:
 
 def test_numbers_that_no_fit_has_count_as_far_as_no_run_exercised_them() -> None:
     """Of drawn clusters whose large networks are not as assumed: the fit takes their part of its runs for its own."""
-    unfitted = (FitParameter("nodes", ("node_growth",), 0.9, "growth"),)
+    unfitted = (FitParameter("nodes", ("device_scatter",), 0.9, "growth"),)
     exercised = np.array([[0.01], [0.01], [0.03]])
     found = fit(FACTORS, differences(lambda t: SLOPES @ t), np.full(3, 0.06), degrees=np.inf)
     noise = np.where(SAME > 0.0, REPEAT, OTHER)

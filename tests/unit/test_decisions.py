@@ -65,7 +65,7 @@ def test_every_cause_is_told_by_some_measurement():
         (("gemm_peak_fraction",), "kernels", "probe"),
         (("link_hccs",), "exchange_inside", "probe"),
         (("link_scale_out",), "exchange_across", "probe_across"),
-        (("node_growth",), "exchange_across", "probe_across"),
+        (("device_scatter",), "exchange_across", "probe_across"),
         (("host_issue",), "host", "probe"),
         (("imbalance_excess",), "imbalance", "expert_load_file"),
         (("release_current",), "software", "launch"),

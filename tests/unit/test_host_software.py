@@ -27,7 +27,7 @@ from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.software import SoftwareSpec, software_faults
 from autodeploy.stack.host import HostSoftware
 from autodeploy.stack.software import Run, resolved, shipped_stacks, stack_of_document
-from cost_models.host_bound import issue_s, slowest_host
+from cost_models.host_bound import issue_s, slowest_of
 from cost_models.host_optimizer import LINK_BYTES, MOVED_BYTES, THREAD_S, host_adam_s
 from tests.support.sharding import shard
 from tests.unit.test_rl_improve import launched
@@ -50,10 +50,10 @@ def test_a_shape_that_was_seen_costs_nothing_at_any_level_with_a_queue() -> None
 
 
 def test_more_hosts_wait_longer_for_the_slowest() -> None:
-    waits = slowest_host(np.array([1.0, 8.0, 64.0, 512.0]), 0.1)
+    waits = slowest_of(np.array([1.0, 8.0, 64.0, 512.0]), 0.1)
     assert waits[0] == 1.0
     assert (np.diff(waits) > 0.0).all()
-    assert (slowest_host(np.array([8.0]), 0.0) == 1.0).all()
+    assert (slowest_of(np.array([8.0]), 0.0) == 1.0).all()
 
 
 # Operators that are issued.

@@ -28,7 +28,7 @@ def test_a_release_without_a_cost_of_nodes_has_its_factor_alone() -> None:
 
 
 def test_the_current_release_is_what_the_efficiencies_describe() -> None:
-    none = OLD | {"node_growth": 0.0}
+    none = OLD | {"device_scatter": 0.0}
     assert {factor(cards, None, none) for cards in (8, 64, 4096)} == {1.0}
     assert factor(64, "a release without a factor", none | {"release_current": 1.1}) == pytest.approx(1.1)
 

@@ -12,7 +12,7 @@ import numpy as np
 from autodeploy.stack.host import HostSoftware
 from cost_models.collectives import Group, Tier, nested
 from cost_models.compute import ComputeRates
-from cost_models.host_bound import bound_issue_factor, issue_s
+from cost_models.host_bound import bound_issue_factor, issue_s, slowest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -151,19 +151,24 @@ def machine_of(
 def _software_factor(
     profile: Profile, topology: ClusterTopology, value: Mapping[str, Number], release: str, own: float | None = None
 ) -> Number:
-    """Time of a release against the one that the efficiencies describe: f d^log2(nodes).
+    """Time of a release against the one that the efficiencies describe, on the devices of a cluster: f d.
 
-    f : its factor on one node, that of the current release where it has none. d : what every doubling of the nodes
-    costs it, `node_growth` where it has no factor of its own. own : f of the stack itself, instead. An eager host that
-    is late (garbage collection, other processes) holds up all ranks that wait for its own; more nodes, more of them. A
-    compiled graph has no host between its operators.
+    f : its factor on one node, that of the current release where it has none. d : by how much the slowest of all
+    devices is behind the slowest of a node, on which rates are measured (`slowest_of`); a release that has a factor of
+    its own for every doubling of the nodes goes by that. own : f of the stack itself, instead. A late host (garbage
+    collection, other processes) holds up all ranks that wait for its own. A compiled graph has no host between its
+    operators.
     """
-    doublings = math.log2(max(1.0, topology.num_ranks / profile.ranks_per_node))
-    growth = _release_factor(profile, value, f"{release}_per_doubling", 1.0 + np.asarray(value["node_growth"]))
+    ranks, inside = max(topology.num_ranks, profile.ranks_per_node), profile.ranks_per_node
+    factors, of_its_own = profile.release_factors, f"{release}_per_doubling"
+    if of_its_own in factors or f"release_{of_its_own}" in value:
+        later = _release_factor(profile, value, of_its_own) ** math.log2(ranks / inside)
+    else:
+        scatter = value["device_scatter"]
+        later = 1.0 + slowest_of(ranks, scatter) - slowest_of(inside, scatter)
     current = _release_factor(profile, value, "current")
-    factors = profile.release_factors
     other = 1.0 if own is None else own / factors.get(release, factors.get("current", 1.0))
-    return np.asarray(_release_factor(profile, value, release, current) * other * growth**doublings)
+    return np.asarray(_release_factor(profile, value, release, current) * other * later)
 
 
 def _release_factor(profile: Profile, value: Mapping[str, Number], name: str, absent: Number = 1.0) -> Floats:

@@ -13,7 +13,7 @@ from autodeploy.costs.layers.exchanges import CORE, EXPERT_KINDS, ExchangeTimes,
 from autodeploy.costs.layers.pair_windows import Pairing, beside_matrix_work_s, halves
 from autodeploy.costs.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.costs.workload.operators import MATRIX_KINDS
-from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s, slowest_host
+from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s, slowest_of
 from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def issue_each_s(layer: LayerInputs) -> Floats:
     if not host.scatter:
         return np.asarray(host.issue_s)
     meeting = np.maximum(shard.tp * shard.cp, np.where(layer.table.choices_per_token > 0.0, shard.etp * shard.ep, 1.0))
-    return np.asarray(host.issue_s * slowest_host(meeting, host.scatter))
+    return np.asarray(host.issue_s * slowest_of(meeting, host.scatter))
 
 
 def issue_of_s(layer: LayerInputs, op: Operator, *, backward: bool) -> Floats:
