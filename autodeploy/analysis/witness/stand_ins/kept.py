@@ -7,6 +7,7 @@ is read off its context.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -47,7 +48,8 @@ def _note_context(ctx: Any) -> None:
 
 def lift_hooks_around_functions() -> None:
     """Runs every `torch.autograd.Function` without our hooks, and notes what its context keeps."""
-    apply = torch.autograd.Function.apply.__func__
+    found = inspect.getattr_static(torch.autograd.Function, "apply")
+    apply = getattr(found, "__func__", found)  # from torch 2.14 on a method in C, which is called alike
     watching, graded = [False], [True]
     known: set[Any] = set()
 
