@@ -10,7 +10,7 @@ from autodeploy.search import planner
 from autodeploy.specs.planset import Optimality, Plan, PlanSet, SearchInfo
 from autodeploy.specs.spec import parse_spec, spec_hash
 
-A2, A3 = "ascend-800t-a2", "cloudmatrix-384"
+A2, A3, H100 = "ascend-800t-a2", "cloudmatrix-384", "nvidia-h100"
 COMMON = ("flash_attention", "fused_operators", "fused_rmsnorm", "fused_swiglu")
 EXPERTS = (*COMMON, "grouped_gemm")
 ZERO_MEMORY = {"granularity": "selective", "modules": ["moe_zero_memory_level0"]}
@@ -45,6 +45,14 @@ PLANS: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
         | {"layers_per_stage": [[4, 1], *[[4, 4]] * 7], "recompute": ZERO_MEMORY, "swap": ["unpermute"]},
     ),
 }
+# Of another framework than those above: preset and so on, likewise.
+OF_MEGATRON: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
+    "dense H100": (
+        *("llama3.1-70b", H100, 128, 256),
+        {"tp": 4, "pp": 4, "vpp": 5, "schedule": "interleaved", "micro_batch_size": 1}
+        | {"features": ("flash_attention", "fused_swiglu", "fused_rmsnorm")},
+    ),
+}
 
 
 def searched(name: str) -> tuple[PlanSet, Plan]:
@@ -54,13 +62,13 @@ def searched(name: str) -> tuple[PlanSet, Plan]:
 
 @cache
 def _searched(name: str) -> tuple[PlanSet, Plan]:
-    preset, profile, npus, batch, strategy = PLANS[name]
+    preset, profile, npus, batch, strategy = (PLANS | OF_MEGATRON)[name]
     spec = parse_spec(
         {
             "model": preset,
             "cluster": {"profile": profile, "num_npus": npus, "overlay": "none"},
             "training": {"seq_length": 4096, "global_batch_size": batch},
-            "search": {"target": "mindspeed-llm"},
+            "search": {"target": "mindspeed-llm" if name in PLANS else "megatron"},
             "strategy": strategy,
         }
     )
