@@ -20,15 +20,16 @@ from autodeploy.search.branch_and_bound.search_space import SearchSpace, refuse_
 from autodeploy.search.branch_and_bound.search_space import search_size as size_of_search
 from autodeploy.search.choices.effort import cores
 from autodeploy.search.predictions import with_run
-from autodeploy.search.prepared import at_size, budget_of, identity_of, prepare
+from autodeploy.search.prepared import Undescribed, at_size, budget_of, identity_of, prepare
 from autodeploy.search.progress import Progress, SearchReporter
 from autodeploy.search.ranking.advice import Adviser, from_search
 from autodeploy.search.ranking.cost_of_target import price_of_target
 from autodeploy.search.ranking.expected_cost import price_of
 from autodeploy.search.ranking.infeasible import best_batch
+from autodeploy.search.ranking.plans import strategy_of_solved
 from autodeploy.search.ranking.reference_plans import ReferencePlans
 from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found, no_plan_in_time
-from autodeploy.search.ranking.selection import weight_of
+from autodeploy.search.ranking.selection import chosen, weight_of
 from autodeploy.search.run_planning import OBJECTIVE, plan_time_to_train, spare_rows
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import spec_hash
@@ -138,14 +139,8 @@ class UpdateSearch:
         SpecError
             as `plan`.
         """
-        started = time.monotonic()
-        stop = Deadline(self.stop, started, spec.search.time_limit_s)
-        prepared = with_best_batch(prepare(spec))
-        refuse_unsaved(spec, prepared.profile.vendor)
-        explored = _look(prepared, spec, stop, started, None, alone=True)
-        frontier = explored.frontier
-        advice, _ = _advice(prepared, explored.searched, frontier, stop, alone=True)
-        return layouts_found(prepared, explored.searched, frontier, advice)
+        prepared, explored, advice = _found_alone(spec, Deadline(self.stop, time.monotonic(), spec.search.time_limit_s))
+        return layouts_found(prepared, explored.searched, explored.frontier, advice)
 
     def why_none(self, spec: Spec) -> Infeasible | None:
         """Why there are none.
@@ -156,6 +151,38 @@ class UpdateSearch:
             as `plan`.
         """
         return plan(spec, should_cancel=self.stop).infeasible
+
+
+def first_plan(spec: Spec) -> Undescribed | PlanSet:
+    """The first of the plans of `plan(spec, first=True)` without what is predicted of it, for a caller that describes
+    it in another context; that answer where there is none.
+
+    Raises
+    ------
+    SpecError
+        as `plan`.
+    """
+    label = SearchLabel("", "", time.monotonic())
+    stop = Deadline(None, label.started, spec.search.time_limit_s)
+    prepared, explored, advice = _found_alone(spec, stop, first=True)
+    ranked, _ = chosen(explored.frontier, advice, spec.search)
+    if not ranked:
+        outcome = Outcome(explored.searched, explored.frontier, Unrestricted(), advice, only_first=True)
+        return finish(prepared, outcome, replace(label, enumerated_s=explored.enumerated_s), stop)
+    one = ranked[0]
+    return Undescribed(
+        strategy_of_solved(one, explored.frontier.solver), one.context.num_npus, int(one.candidate.micro_batches[0])
+    )
+
+
+def _found_alone(spec: Spec, stop: Deadline, *, first: bool = False) -> tuple[Prepared, _Exploration, Advice | None]:
+    """A search for a caller that reads strategies alone; `first` as of `plan`."""
+    started = time.monotonic()
+    prepared = with_best_batch(prepare(spec))
+    refuse_unsaved(spec, prepared.profile.vendor)
+    explored = _look(prepared, spec, stop, started, None, alone=True, first=first)
+    advice, _ = _advice(prepared, explored.searched, explored.frontier, stop, alone=True, first=first)
+    return prepared, explored, advice
 
 
 @dataclass(frozen=True)
@@ -206,7 +233,9 @@ def _best(
 ) -> SearchState:
     """The best of the candidates and what is proven of the others."""
     kept = from_search(spec.search.top_k)
-    search = least_memory if _for_memory(spec) else partial(best_first, parallel=cores() > 1, keep=kept)
+    # Of nearly fixed degrees there is less to do than a second process costs.
+    parallel = cores() > 1 and not first
+    search = least_memory if _for_memory(spec) else partial(best_first, parallel=parallel, keep=kept)
     asked, budget = spec.search, budget_of(spec, alone=alone)
     budget = replace(budget, paths=0) if first else budget
     frontier = search(searched.request(asked.top_k, asked.gap, budget, watch=report.solved, should_cancel=stop))

@@ -13,7 +13,7 @@ from autodeploy.costs.steps.scenarios import reads
 from autodeploy.costs.steps.timeline import pipeline_timeline
 from autodeploy.costs.training_run.run_estimate import Step, planned_run
 from autodeploy.search.legality import launch_rules
-from autodeploy.search.prepared import at_size, context_for, context_of_plan, plan_context, prepare
+from autodeploy.search.prepared import Undescribed, at_size, context_for, context_of_plan, plan_context, prepare
 from autodeploy.search.ranking.levelled_layers import even_note, levelled, unused_note
 from autodeploy.search.ranking.measured_speed import rescaled_timeline
 from autodeploy.search.ranking.one_strategy import Predicted, predicted
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.steps.scenarios import Perturbation, Scenario
+    from autodeploy.search.prepared import OnCards
     from autodeploy.search.ranking.one_strategy import Prepared
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.plan_details import PipelineTimeline
@@ -75,9 +76,21 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
         from autodeploy.search.post_training.planning import estimate_rl
 
         return estimate_rl(spec, plan.strategy)
-    prepared = prepare(spec)
+    return described(prepare(spec), plan)
+
+
+def described(prepared: Prepared, plan: OnCards) -> Plan:
+    """All that is predicted of a plan of a prepared spec."""
     context = context_of_plan(prepared, plan)
-    return with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)
+    return with_run(prepared, predicted(plan.strategy, context, prepared.spec, prepared.identity).plan)
+
+
+def as_it_stands(prepared: Prepared, strategy: Strategy) -> Undescribed:
+    """A strategy on all cards of a prepared spec, for which features are chosen as by `predict`."""
+    context = context_for(prepared, strategy, None)
+    candidate = candidate_for(context, strategy)
+    whole = strategy.model_copy(update={"dp": int(candidate.dp[0])})
+    return Undescribed(whole, context.num_npus, int(candidate.micro_batches[0]))
 
 
 def breakdowns_in(

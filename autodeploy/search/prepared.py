@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 from autodeploy.costs.inputs.build_context import choice_context, profile_of, spec_context
 from autodeploy.costs.layers.unit_costs import closed
@@ -82,7 +82,27 @@ def _stated(choice: FeatureChoice, strategy: Strategy, features: frozenset[str] 
     return on | {"fsdp"} if strategy.fsdp else on
 
 
-def context_of_plan(prepared: Prepared, plan: Plan) -> Context:
+class OnCards(Protocol):
+    """A strategy on the cards that it uses, with as many micro batches as its batch has: a plan, described or not."""
+
+    @property
+    def strategy(self) -> Strategy: ...
+    @property
+    def num_npus_used(self) -> int: ...
+    @property
+    def micro_batches(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Undescribed:
+    """A plan of which nothing is predicted yet."""
+
+    strategy: Strategy
+    num_npus_used: int
+    micro_batches: int
+
+
+def context_of_plan(prepared: Prepared, plan: OnCards) -> Context:
     return _on_cards_of(plan, prepared.spec, prepared.profile, prepared.choice)
 
 
@@ -93,7 +113,7 @@ def plan_context(spec: Spec, plan: Plan) -> Context:
     return _on_cards_of(plan, spec, profile, choice_of(spec, profile))
 
 
-def _on_cards_of(plan: Plan, spec: Spec, profile: Profile, choice: FeatureChoice) -> Context:
+def _on_cards_of(plan: OnCards, spec: Spec, profile: Profile, choice: FeatureChoice) -> Context:
     strategy = plan.strategy
     named = strategy.named_features
     return spec_context(

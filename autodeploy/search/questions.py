@@ -13,14 +13,20 @@ from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, joined
 from autodeploy.search.branch_and_bound.frontier import outer_tuples
 from autodeploy.search.branch_and_bound.search_space import search_space
-from autodeploy.search.plan_search import plan, with_best_batch
-from autodeploy.search.predictions import estimate, lowered, predict, reestimate, with_run
-from autodeploy.search.prepared import context_for, prepare
+from autodeploy.search.plan_search import first_plan, plan, with_best_batch
+from autodeploy.search.predictions import as_it_stands, described, estimate, lowered, predict, reestimate, with_run
+from autodeploy.search.prepared import Undescribed, context_for, prepare
 from autodeploy.search.ranking.nearest_legal import nearest_changes
 from autodeploy.search.ranking.one_strategy import place as place_candidate
 from autodeploy.search.ranking.operator_report import operator_report
 from autodeploy.search.ranking.selection import axes_asked, mfu_of_a_second
-from autodeploy.search.ranking.why_not import PartialStrategy, explain_partly_given, explain_rejection, is_whole
+from autodeploy.search.ranking.why_not import (
+    PartialStrategy,
+    explain_partly_given,
+    explain_rejection,
+    is_whole,
+    ruled_out,
+)
 from autodeploy.space.tree import distinct
 from autodeploy.specs.answers import StrategyBound, StrategyBounds
 from cost_models.hbm import GIB
@@ -179,16 +185,27 @@ def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> 
     """
     if is_whole(strategy, moe=spec.model.is_moe):
         return estimate(spec.model_copy(update={"strategy": strategy}))
-    if spec.training.rl is None and best is not None and best.counterfactuals:
-        prepared = prepare(spec)
-        step = PartialStrategy.of(prepared, strategy, best).stepped
-        if step is not None:
-            return with_run(prepared, predict(prepared, step).plan)
-    answer = _explained(spec, strategy, best, alone=True)
-    if answer.completed is None:
-        near = joined((Message("common.place", place=n.change, message=n.effect) for n in answer.nearest), "semicolon")
-        raise SpecError(answer.message, path="/strategy", hint=near if answer.nearest else "")
-    return reestimate(spec, answer.completed)
+    if spec.training.rl is not None:
+        return reestimate(spec, _of(_explained(spec, strategy, best, alone=True)))
+    prepared = prepare(spec)
+    asked = PartialStrategy.of(prepared, strategy, best)
+    step = asked.stepped
+    if step is not None:
+        return with_run(prepared, predict(prepared, step).plan)
+    if not asked.has_all_degrees or asked.is_shared_by(best):
+        return described(prepared, _of(_explained(spec, strategy, best, alone=True)))
+    found = first_plan(asked.pinned(asked.axes))
+    first = found if isinstance(found, Undescribed) else _of(ruled_out(asked, found))
+    whole = asked.as_given(first.strategy)
+    return described(prepared, first if whole is None else as_it_stands(prepared, whole))
+
+
+def _of(answer: WhyNot) -> Plan:
+    """The plan of an answer; a refusal where it has none."""
+    if answer.completed is not None:
+        return answer.completed
+    near = joined((Message("common.place", place=n.change, message=n.effect) for n in answer.nearest), "semicolon")
+    raise SpecError(answer.message, path="/strategy", hint=near if answer.nearest else "")
 
 
 def operators(spec: Spec, plan: Plan) -> OperatorReport:

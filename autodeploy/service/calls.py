@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.runner.planning import load_planner
@@ -75,6 +76,7 @@ SMALL_SPEC = {
     "training": {"seq_length": 4096, "global_batch_size": 16},
 }
 WARM_UP_CANDIDATES = 10
+WARM_UP_DEGREES: Final[dict[str, Any]] = {"pp": 2, "vpp": 1, "cp": 1, "micro_batch_size": 1, "schedule": "1f1b"}
 
 
 def make_ready(planner: str) -> None:
@@ -83,7 +85,11 @@ def make_ready(planner: str) -> None:
     spec = spec.model_copy(update={"strategy": Strategy(pp=2)})
     asked.operators(spec, asked.estimate(spec))
     asked.timeline(spec, Strategy(pp=2))
-    asked.strategy_bounds(spec.model_copy(update={"strategy": None}), WARM_UP_CANDIDATES)
+    free = spec.model_copy(update={"strategy": None})
+    asked.strategy_bounds(free, WARM_UP_CANDIDATES)
+    for tp in (2, 3):  # a plan, and why there is none
+        with suppress(SpecError):
+            asked.complete(free, Strategy(**WARM_UP_DEGREES, tp=tp))
 
 
 def make_ready_to_read() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from api.ui.plan_page import KNOBS, changed_strategy, one_more_turn
 from autodeploy.kit.errors import SpecError
-from autodeploy.search.planner import complete, plan, why_not
+from autodeploy.search.planner import complete, plan, reestimate, why_not
 from autodeploy.search.ranking.why_not import given_axes, is_whole
 from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import FOLLOWS, OF_ALL_AXES, RESHAPING, of_launch
@@ -132,6 +132,16 @@ def test_what_if_why_not_and_a_search_with_every_axis_fixed_agree(name: str) -> 
         for answer in (turned, explained):
             assert answer.step_time_s == pytest.approx(searched_anew.step_time_s, rel=1e-6), change
         assert turned.strategy.sequence_parallel is (turned.strategy.tp > 1)
+
+
+@pytest.mark.parametrize("name", ["stages", "experts", "paired"])
+def test_a_changed_plan_is_to_the_bit_what_why_not_completes_predicted_once_more(name: str) -> None:
+    spec, best = spec_of(name), stored(name)
+    for change in CASES[name][-1]:
+        changed = read_strategy(change, best.plans[0].strategy)
+        explained = why_not(spec, changed, best=best).completed
+        assert explained is not None
+        assert complete(spec, changed, best=best) == reestimate(spec, explained), change
 
 
 # -- what of a plan follows -----------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, lru_cache, wraps
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,8 @@ class Loads:
     """Loads of the router: two factors, or a series of loads (of experts, or of a log's ranks).
 
     sustained, worst : the family behind the factor that sizes time, and behind the one that sizes memory.
+    families, family_of : of a batch whose candidates have different ones, those that size time, and the place of each
+        candidate's among them; `sustained` is that of none in particular.
     """
 
     experts: int
@@ -168,6 +170,8 @@ class Loads:
     of_ranks: bool = False
     capacity: float | None = None  # an expert drops its tokens above this times the mean
     levelling: Levelling = field(default_factory=Levelling.of)
+    families: tuple[SkewFamily, ...] = ()
+    family_of: tuple[int, ...] = ()
 
     @property
     def even(self) -> bool:
@@ -186,6 +190,34 @@ def even_balance(n: int) -> ExpertBalance:
     return ExpertBalance(one, one, one, one, one, zero, zero)
 
 
+def _by_family(balance: Callable[..., ExpertBalance]) -> Callable[..., ExpertBalance]:
+    """A balance of loads, groups and perhaps more arrays [n], for candidates of different families too."""
+
+    @wraps(balance)
+    def of_each(loads: Loads, groups: ExpertRanks, *more: npt.NDArray[Any]) -> ExpertBalance:
+        if not loads.families:
+            return balance(loads, groups, *more)
+        family_of, columns = np.array(loads.family_of), _arrays_of(groups)
+        whole: dict[str, Floats] = {}
+        for number, family in enumerate(loads.families):
+            rows = np.flatnonzero(family_of == number)
+            own = replace(loads, sustained=family, families=(), family_of=())
+            part = balance(
+                own, ExpertRanks(**{n: a[rows] for n, a in columns.items()}), *(array[rows] for array in more)
+            )
+            for name, values in _arrays_of(part).items():
+                whole.setdefault(name, np.empty(len(family_of)))[rows] = values
+        return ExpertBalance(**whole)
+
+    return of_each
+
+
+def _arrays_of(value: ExpertRanks | ExpertBalance) -> dict[str, Floats]:
+    """Its arrays by name."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+@_by_family
 def placed_balance(loads: Loads, groups: ExpertRanks) -> ExpertBalance:
     """Experts stay where the framework puts them: consecutive ones share a rank."""
     if loads.always_even:
@@ -196,6 +228,7 @@ def placed_balance(loads: Loads, groups: ExpertRanks) -> ExpertBalance:
     return ExpertBalance(compute, compute, one, compute, peak, zero, zero)
 
 
+@_by_family
 def migrated_balance(loads: Loads, groups: ExpertRanks) -> ExpertBalance:
     """Experts move to level the ranks, never to more imbalance than without."""
     placed = placed_balance(loads, groups)
@@ -212,6 +245,7 @@ def migrated_balance(loads: Loads, groups: ExpertRanks) -> ExpertBalance:
     )
 
 
+@_by_family
 def routed_balance(loads: Loads, groups: ExpertRanks, allowed: npt.NDArray[np.bool_]) -> ExpertBalance:
     """Every rank computes its own tokens for the hottest experts, whose weights it receives instead."""
     placed = placed_balance(loads, groups)

@@ -1,8 +1,8 @@
 """Contexts in which uncertain numbers have moved, and how long strategies take there under a fixed layout.
 
 A world says by how much each number is moved: the logarithm of a factor, or a shift in the number's own unit where it
-is a share of a range (`SHIFTED`). Numbers of the machine move as arrays, one machine a candidate, so that all worlds
-that agree on the loads of experts are priced in one batch.
+is a share of a range (`SHIFTED`). Numbers of the machine and loads of experts move as arrays, one machine and one
+family of loads a candidate, so that all worlds are priced at once.
 """
 
 from __future__ import annotations
@@ -80,11 +80,6 @@ def reads(context: Context, name: str) -> bool:
     if name.startswith(("link_", "exchange_")) and name not in context.profile.efficiency:
         return name.partition("_")[2] in {tier.name for tier in context.profile.tiers}
     return moe or name not in OF_EXPERTS
-
-
-def moves_loads(numbers: Sequence[Perturbation], world: Scenario) -> bool:
-    """Whether a world moves the loads of experts, and so is priced apart from others."""
-    return any(world.get(number.name, 0.0) and not OF_LOADS.isdisjoint(number.multiplies) for number in numbers)
 
 
 def context_in(context: Context, numbers: Sequence[Perturbation], world: Scenario) -> Context:
@@ -190,40 +185,51 @@ def _batches_in(
     at: Mapping[str, float] | None,
     limits: bool,
 ) -> Batches:
-    """The candidates in all worlds, priced in as few batches as there are loads."""
+    """The candidates in all worlds, priced together: a batch of the worlds that agree on the loads of experts."""
     values = [_values_in(context, numbers, world, at or {}, limits=limits) for world in worlds]
     together: dict[Loads, list[int]] = {}
     for place, world in enumerate(worlds):
         together.setdefault(_loads_in(context, numbers, world), []).append(place)
-    return [
-        (_Batch.of(candidates, context, [values[place] for place in places], loads), places)
-        for loads, places in together.items()
-    ]
+    moves = [values[place] for places in together.values() for place in places]
+    count, number = len(candidates), len(moves)
+    rows = candidates.take(np.repeat(np.arange(count), number))
+    family_of = np.repeat(np.arange(len(together)), [len(places) for places in together.values()])
+    priced = _context_at(
+        context, _columns(context, moves, count), _of_rows([*together], np.tile(family_of, count).tolist())
+    )
+    classes = step_classes(unit_costs(priced, rows), rows, priced)
+    batches: Batches = []
+    for loads_number, (loads, places) in enumerate(together.items()):
+        own = np.arange(count)[:, None] * number + np.flatnonzero(family_of == loads_number)
+        batch = _Batch(rows, priced, classes, _context_at(context, values[places[0]], loads), own.ravel())
+        batches.append((batch, places))
+    return batches
+
+
+def _of_rows(each: Sequence[Loads], which: Sequence[int]) -> Loads:
+    """Loads of a batch whose rows have different families, by the place of each row's."""
+    if len(each) == 1:
+        return each[0]
+    return replace(each[0], families=tuple(loads.sustained for loads in each), family_of=tuple(which))
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Every candidate on every machine of some worlds with the same loads, priced together: the worlds of the first
-    candidate, then those of the second.
+    """Candidates in some worlds with the same loads, all of which are priced together with those of other batches.
 
-    one : the context of the first of the worlds, whose numbers are no arrays.
+    one : the context of the first of the worlds, whose numbers are no arrays. rows : of the worlds of the first
+    candidate, then of those of the second, among what is priced together.
     """
 
     candidates: Candidates
     context: Context
     classes: StepClasses
     one: Context
-
-    @classmethod
-    def of(cls, candidates: Candidates, context: Context, moves: Sequence[Mapping[str, float]], loads: Loads) -> _Batch:
-        rows = candidates.take(np.repeat(np.arange(len(candidates)), len(moves)))
-        priced = _context_at(context, _columns(context, moves, len(candidates)), loads)
-        classes = step_classes(unit_costs(priced, rows), rows, priced)
-        return cls(rows, priced, classes, _context_at(context, moves[0], loads))
+    rows: Ints
 
     def at(self, row: int, context: Context) -> Priced:
         """The candidate and the world of a row; context : of the batch, or `one` for numbers that are no arrays."""
-        return Priced(self.classes, self.candidates, context, row)
+        return Priced(self.classes, self.candidates, context, int(self.rows[row]))
 
 
 def _times_under(layout: Layout, number: int, batches: Batches) -> Floats:
@@ -241,8 +247,9 @@ def _times_of(problems: Sequence[tuple[InnerProblem, Ints, Ints]], number: int, 
     """The same of a candidate's problem in the first world of each batch, as `under_layout`."""
     order, costs_of_worlds = [], []
     for (problem, _, _), (batch, places) in zip(problems, batches, strict=True):
-        rows = np.arange(number * len(places), (number + 1) * len(places))
-        costs_of_worlds.append(costs_on(problem, batch.at(rows[0], batch.context), rows))
+        first = number * len(places)
+        rows = batch.rows[first : first + len(places)]
+        costs_of_worlds.append(costs_on(problem, batch.at(first, batch.context), rows))
         order += places
     (problem, layers, applied), costs = problems[0], joined_costs(costs_of_worlds)
     layers, applied = (np.repeat(each, len(costs.p2p_s), axis=0) for each in (layers, applied))
@@ -256,7 +263,7 @@ def _times_of(problems: Sequence[tuple[InnerProblem, Ints, Ints]], number: int, 
 def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
     """The only candidate of a batch under its layout in each of its worlds."""
     plain = build_problem(batch.at(0, batch.one), choices=layout.chosen, menu=False)
-    for row in range(len(batch.candidates)):
+    for row in range(len(batch.rows)):
         strategy = batch.at(row, batch.context)
         problem = repriced(plain, strategy, choices=layout.chosen)
         problem, layers, applied = under_layout(problem, layout, batch.at(row, batch.one))

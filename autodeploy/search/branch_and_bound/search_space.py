@@ -28,11 +28,12 @@ from autodeploy.space.grid import (
     judge_grid,
     most_candidates,
 )
+from autodeploy.space.rules import judge
 from autodeploy.space.space import Space, allowed_values, default_space, restrict
 from autodeploy.specs.planset import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.search.branch_and_bound.frontier import Watch
@@ -120,6 +121,29 @@ def search_space(
     candidates, swept, variants, costs = zip(*parts, strict=True)
     variant = np.concatenate(variants)
     return SearchSpace(concatenate([*candidates]), _join(swept), variant, tuple(contexts), joined(costs), counts)
+
+
+def legal_of_each(
+    specs: Sequence[Spec], profile: Profile, choice: FeatureChoice, nominal: Context
+) -> Iterator[tuple[Context, list[Candidates]]]:
+    """Over cards and batches, the legal candidates of some specs that differ in what their searches fix; of several
+    specs, whose spaces are small, judged together.
+
+    Raises
+    ------
+    SpecError
+        if there are too many candidates.
+    """
+    for spec in specs:
+        refuse_enormous(spec, profile, choice, nominal)
+    for context in of_sizes(specs[0], profile, choice, nominal):
+        if len(specs) == 1:
+            yield context, [legal_candidates(specs[0].search, context, profile, choice)[0]]
+            continue
+        all_of = [candidate_grid(spec.search, context, profile, choice).whole().candidates() for spec in specs]
+        legal = judge(concatenate(all_of), context.facts, specs[0].search.target).legal
+        ends = np.cumsum([len(each) for each in all_of])
+        yield context, [each.take(here) for each, here in zip(all_of, np.split(legal, ends[:-1]), strict=True)]
 
 
 _Part = tuple[Candidates, Sweep, "npt.NDArray[np.int64]", CutCosts]

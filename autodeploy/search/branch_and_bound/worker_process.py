@@ -17,11 +17,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 W = TypeVar("W")
-A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -182,27 +181,6 @@ class WorkerProcess(Generic[W]):
                 pipe.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
             except OSError:
                 return
-
-
-def by_two(
-    worker: W,
-    method: Callable[[W, A], T],
-    asked: Sequence[A],
-    *,
-    parallel: bool,
-    should_cancel: Callable[[], bool] | None,
-) -> list[T] | None:
-    """A method's answers, every other one from a second process made for them; None when cancelled.
-
-    worker : as of `WorkerProcess`; what it knows is not pickled.
-    """
-    with WorkerProcess(worker, parallel=parallel and len(asked) > 1, should_cancel=should_cancel) as process:
-        remote = [process.begin(method, each) for each in asked[1::2]]
-        answers: list[T | None] = [None] * len(asked)
-        answers[::2] = [method(worker, each) for each in asked[::2]]
-        answers[1::2] = [each.result() for each in remote]
-    complete = [each for each in answers if each is not None]
-    return complete if len(complete) == len(asked) else None
 
 
 class _Raised:

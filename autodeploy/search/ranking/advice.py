@@ -18,7 +18,6 @@ from autodeploy.costs.steps.scenarios import context_in
 from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.search.branch_and_bound.frontier import card_bytes
 from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
-from autodeploy.search.choices.effort import cores
 from autodeploy.search.ranking.counterfactuals import MOST, stepped, steps_from
 from autodeploy.search.ranking.diversity import outlines
 from autodeploy.search.ranking.regret import regret_order
@@ -216,8 +215,9 @@ class Adviser:
         self._searched, self._frontier, self._budget = searched, frontier, budget
         self._best = frontier.best[: from_search(top_k)]
         self._top_k = top_k
-        self._weight_of, self._should_cancel, self._parallel = weight_of, should_cancel, cores() > 1
+        self._weight_of, self._should_cancel = weight_of, should_cancel
         self._box: UncertaintySet = uncertainty_set(profile, self._best[0].context)
+        self._draws = self._box.draws(DRAWS)
         self._request = searched.request(top_k, 0.0, budget, should_cancel=should_cancel)
         self._outer = self._request.outer
         self._outlines = outlines(searched.candidates)
@@ -272,7 +272,7 @@ class Adviser:
         for _ in range(MOST_FIRSTS):
             first, pool = self.so_far.weighed[0], _pool(self.so_far)
             made = self._stepped(first.solved, level, pool)
-            answers = responses(made, self._box, parallel=False, should_cancel=self._should_cancel) if made else None
+            answers = self._responses(made) if made else None
             if answers is None:
                 return
             self.so_far = self._ranked([*pool, *made], self.so_far.responses.joined(answers))
@@ -374,7 +374,7 @@ class Adviser:
         unproven = [self._rests_on(each) for each in pool]
         weights = np.array([self._weight_of(each.context) for each in pool])
         order = regret_order(
-            answers.at(self._box.draws(DRAWS)),
+            answers.at(self._draws),
             answers.nominal,
             fits,
             unproven,
@@ -481,7 +481,7 @@ class Adviser:
         return int(self._outer[solved.index])
 
     def _responses(self, plans: Sequence[Solved]) -> Responses | None:
-        return responses(plans, self._box, parallel=self._parallel, should_cancel=self._should_cancel)
+        return responses(plans, self._box, solver=self._frontier.solver, should_cancel=self._should_cancel)
 
 
 def _pool(advice: Advice) -> list[Solved]:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.stages.inner_problem import InnerProblem
     from autodeploy.costs.stages.step_classes import Priced, StepClass, StepClasses
-    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.candidate import CandidateSolver, Solved
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.planset import Rescaled
     from cost_models.arrays import Floats, Ints
@@ -331,9 +331,16 @@ def plans_of_solved(solved: Sequence[Solved], spec: Spec, identity: Identity) ->
     return [plan_of(*of, spec, identity, slopes[row]) for row, of in enumerate(laid_out)]
 
 
-def layouts_of_solved(solved: Sequence[Solved]) -> list[Layout]:
-    """Placements of candidates' plans, and their recomputation and swaps."""
-    return [layout for _, layout in _laid_out(solved)]
+def layouts_of_solved(solved: Sequence[Solved], solver: CandidateSolver | None = None) -> list[Layout]:
+    """Placements of candidates' plans, and their recomputation and swaps; `solver` : has priced the candidates."""
+    if solver is None:
+        return [layout for _, layout in _laid_out(solved)]
+    return [_layout_of(each, solver.plans(each.index).priced) for each in solved]
+
+
+def strategy_of_solved(solved: Solved, solver: CandidateSolver | None = None) -> Strategy:
+    """The strategy of a candidate's plan; `solver` as of `layouts_of_solved`."""
+    return strategy_of(solved.candidate, solved.context, *layouts_of_solved([solved], solver))
 
 
 def strategies_of_solved(solved: Sequence[Solved]) -> list[tuple[Strategy, float]]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.costs.steps.scenarios import moves_loads, step_times_in
+from autodeploy.costs.steps.scenarios import step_times_in
 from autodeploy.search.branch_and_bound.candidate import by_context
-from autodeploy.search.branch_and_bound.worker_process import by_two
 from autodeploy.search.ranking.plans import layouts_of_solved
 from autodeploy.search.ranking.uncertainty_set import HIGH_QUANTILE
 from autodeploy.space.candidates import concatenate
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.costs.steps.scenarios import Scenario
-    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.candidate import CandidateSolver, Solved
     from autodeploy.search.ranking.uncertainty_set import UncertaintySet
     from cost_models.arrays import Floats
 
@@ -86,52 +85,25 @@ def as_predicted(box: UncertaintySet, step_s: Sequence[float]) -> Responses:
 
 
 def responses(
-    solved: Sequence[Solved], box: UncertaintySet, *, parallel: bool, should_cancel: Callable[[], bool] | None = None
+    solved: Sequence[Solved],
+    box: UncertaintySet,
+    *,
+    solver: CandidateSolver | None = None,
+    should_cancel: Callable[[], bool] | None = None,
 ) -> Responses | None:
-    """The responses of plans of any contexts; None where the search was cancelled. parallel: by two processes."""
-    worlds: list[Scenario] = [{}, *box.ends()]
-    worker = _Timed(solved, box, worlds, should_cancel or (lambda: False))
-    parts = _parts_of(box, worlds) if parallel else [list(range(len(worlds)))]
-    halves = by_two(worker, _Timed.times, parts, parallel=parallel, should_cancel=should_cancel)
-    if halves is None or worker.stopped():
-        return None
-    times = np.empty((len(solved), len(worlds)))
-    for part, half in zip(parts, halves, strict=True):
-        times[:, part] = half
-    return responses_of(box, times)
+    """The responses of plans of any contexts; None where the search was cancelled.
 
-
-def _parts_of(box: UncertaintySet, worlds: Sequence[Scenario]) -> list[list[int]]:
-    """The worlds in two parts of about as much work: worlds that agree on the loads of experts are priced together, in
-    the time of three or four others. One part, where all agree: a second process takes as long as it saves.
+    solver : has priced the candidates.
     """
-    uneven = [place for place, world in enumerate(worlds) if moves_loads(box.numbers, world)]
-    if not uneven:
-        return [[*range(len(worlds))]]
-    apart = uneven[len(uneven) // 4 :]
-    return [sorted({*range(len(worlds))} - {*apart}), apart]
-
-
-class _Timed:
-    """Step times of plans in the worlds of a box."""
-
-    def __init__(
-        self, solved: Sequence[Solved], box: UncertaintySet, worlds: Sequence[Scenario], stopped: Callable[[], bool]
-    ) -> None:
-        self._solved, self._box, self._worlds, self.stopped = solved, box, worlds, stopped
-        self._layouts = layouts_of_solved(solved)
-
-    def times(self, places: Sequence[int]) -> Floats:
-        """In some of the worlds [plans, some]; ones where there was no time."""
-        worlds = [self._worlds[place] for place in places]
-        times = np.ones((len(self._solved), len(worlds)))
-        for context, rows in by_context(self._solved):
-            if self.stopped():
-                break
-            candidates = concatenate([self._solved[row].candidate for row in rows])
-            layouts = [self._layouts[row] for row in rows]
-            times[rows] = step_times_in(candidates, context, layouts, self._box.numbers, worlds)
-        return times
+    worlds: list[Scenario] = [{}, *box.ends()]
+    layouts = layouts_of_solved(solved, solver)
+    times = np.empty((len(solved), len(worlds)))
+    for context, rows in by_context(solved):
+        if should_cancel is not None and should_cancel():
+            return None
+        candidates = concatenate([solved[row].candidate for row in rows])
+        times[rows] = step_times_in(candidates, context, [layouts[row] for row in rows], box.numbers, worlds)
+    return None if should_cancel is not None and should_cancel() else responses_of(box, times)
 
 
 def responses_of(box: UncertaintySet, times: Floats) -> Responses:

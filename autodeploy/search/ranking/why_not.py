@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import numpy as np
 
 from autodeploy.costs.inputs.build_context import choice_context
+from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.messages import Message, joined
-from autodeploy.search.branch_and_bound.search_space import search_space
+from autodeploy.search.branch_and_bound.search_space import legal_of_each
 from autodeploy.search.ranking.explanation import explanation
 from autodeploy.search.ranking.infeasible import missing_memory
 from autodeploy.search.ranking.nearest_legal import conflict
-from autodeploy.space.candidates import CHOICES
+from autodeploy.space.candidates import CHOICES, concatenate
 from autodeploy.space.feature_choice import choice_of
 from autodeploy.space.rules import broken_rules, told, values_of, where_known
 from autodeploy.space.space import log2_ratio
@@ -24,7 +25,7 @@ from autodeploy.specs.search import Axis
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.search.ranking.one_strategy import Prepared
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import AxisValue
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 
@@ -221,6 +223,10 @@ class PartialStrategy:
     def _switched(self) -> tuple[str, ...]:
         return tuple(name for name in SWITCHED if name in self.strategy.model_fields_set)
 
+    def is_shared_by(self, known: PlanSet | None) -> bool:
+        """Whether one of these plans has the axes that are given."""
+        return known is not None and any(_has(each, self.axes) for each in known.plans)
+
     def as_given(self, strategy: Strategy) -> Strategy | None:
         """A strategy with what else is given, such as recomputation; None where it has that already."""
         names = self.strategy.model_fields_set - self.axes.keys()
@@ -258,7 +264,7 @@ def explain_partly_given(
     """
     answer = search(asked.pinned(asked.axes), alone=True, first=asked.has_all_degrees)
     if not answer.plans:
-        return _ruled_out(asked, answer)
+        return ruled_out(asked, answer)
     result = answer if best is None else best()
     step = next((each for each in result.counterfactuals if each.axes == asked.axes), None)
     plan = _better(answer.plans[0], result, asked.axes) if step is None else predicted(step.strategy)
@@ -296,7 +302,7 @@ def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
     return all(getattr(plan.strategy, name) == value for name, value in axes.items())
 
 
-def _ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
+def ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
     """Rules that leave nothing, or that nothing fits, and what comes nearest."""
     counts, spec = answer.counts, asked.pinned(asked.axes)
     choice = choice_of(spec, asked.profile)
@@ -333,31 +339,43 @@ def _nearest(asked: PartialStrategy) -> tuple[NearestChange, ...]:
     """
     axes = asked.axes
     singles = [{name: value for name, value in axes.items() if name != free} for free in axes]
-    none: dict[Axis, AxisValue] = {}
-    for kept in (singles, [none] if len(axes) > 1 else []):
-        near = [each for each in (_nearest_with(asked, some) for some in kept) if each is not None]
-        if near:
-            _, change, seconds = min(near, key=lambda each: each[0])
-            return (NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.4g}")),)
-    return ()
+    near = _nearest_with(asked, singles) or (_nearest_with(asked, [{}]) if len(axes) > 1 else None)
+    if near is None:
+        return ()
+    change, seconds = near
+    return (NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.4g}")),)
 
 
-def _nearest_with(
-    asked: PartialStrategy, kept: Mapping[Axis, AxisValue]
-) -> tuple[tuple[float, float, float], str, float] | None:
-    """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
-    spec = asked.pinned(kept)
-    choice = choice_of(spec, asked.profile)
-    space = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
-    fits = np.flatnonzero(space.swept.template_fits)
-    seconds = asked.ratio * space.swept.after_recompute_s
-    if not len(fits):
+def _nearest_with(asked: PartialStrategy, kept: Sequence[Mapping[Axis, AxisValue]]) -> tuple[str, float] | None:
+    """The change in words and s of the nearest that fits, of all choices of axes that are kept; None: none does."""
+    specs = [asked.pinned(axes) for axes in kept]
+    choice = choice_of(specs[0], asked.profile)
+    nominal = choice_context(specs[0], asked.profile, choice)
+    found: list[tuple[tuple[float, float, float], str]] = []
+    for context, legal in legal_of_each(specs, asked.profile, choice, nominal):
+        candidates = concatenate(legal)
+        changed, distance = _distances(asked, candidates)
+        for level in np.unique(changed).tolist():
+            rows = np.flatnonzero(changed == level)
+            swept = sweep(candidates.take(rows), context, parts=False)
+            fits = np.flatnonzero(swept.template_fits & np.isfinite(swept.after_recompute_s))
+            if len(fits):
+                seconds = asked.ratio * swept.after_recompute_s[fits]
+                first = int(np.lexsort((seconds, distance[rows[fits]]))[0])
+                row = int(rows[fits[first]])
+                found.append(((level, float(distance[row]), float(seconds[first])), _change(asked, candidates, row)))
+                break
+    if not found:
         return None
-    candidates = space.candidates.take(fits)
-    changed, distance = np.zeros(len(fits)), np.zeros(len(fits))
-    freed = [name for name in asked.axes if name not in kept]
-    for name in freed:
-        wanted, values = asked.axes[name], getattr(candidates, name)
+    key, change = min(found, key=lambda each: each[0])
+    return change, key[2]
+
+
+def _distances(asked: PartialStrategy, candidates: Candidates) -> tuple[Floats, Floats]:
+    """Axes that are not as given, and the sum of |log2 ratio| of degrees [n]."""
+    changed, distance = np.zeros(len(candidates)), np.zeros(len(candidates))
+    for name, wanted in asked.axes.items():
+        values = getattr(candidates, name)
         if name in CHOICES:
             changed += values != CHOICES[name].index(str(wanted))
             continue
@@ -365,8 +383,10 @@ def _nearest_with(
         ratios = np.array([log2_ratio(int(value), int(wanted)) for value in distinct])[of]
         changed += ratios > 0
         distance += ratios
-    first = int(np.lexsort((seconds[fits], distance, changed))[0])
-    row = candidates.axes_at(first)
-    change = ", ".join(f"{name}: {asked.axes[name]} -> {row[name]}" for name in freed if row[name] != asked.axes[name])
-    key = (float(changed[first]), float(distance[first]), float(seconds[fits[first]]))
-    return key, change, key[2]
+    return changed, distance
+
+
+def _change(asked: PartialStrategy, candidates: Candidates, row: int) -> str:
+    """`tp: 8 -> 4, ep: 48 -> 32`."""
+    found = candidates.axes_at(row)
+    return ", ".join(f"{name}: {value} -> {found[name]}" for name, value in asked.axes.items() if found[name] != value)
