@@ -1,7 +1,8 @@
 """Dependencies of routes: services, documents in bodies, and threads for what takes long.
 
 Threads of Python take turns: more of them than this answer no more requests a second, each only waits for more others,
-and so does the event loop that answers /livez.
+and so does the event loop that answers /livez. What asks neither the database nor another process is a coroutine: FastAPI
+gives every other dependency a thread, for which a request waits behind all that others ask.
 """
 
 import re
@@ -88,18 +89,28 @@ async def run_reading(request: Request, function: Callable[..., Answer], *args: 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})")
 
 
-def get_services(request: Request) -> Services:
+def services_of(request: Request) -> Services:
     """The services of this process as whoever sent the request may use them."""
     services: Services = request.app.state.services
     return services.for_caller(principal_of(request))
 
 
-def get_searches(request: Request) -> SearchService:
+async def get_services(request: Request) -> Services:
+    """The same, for routes."""
+    return services_of(request)
+
+
+async def get_searches(services: Annotated[Services, Depends(get_services)]) -> SearchService:
     """The service of searches."""
-    return get_services(request).searches
+    return services.searches
 
 
-def wanted_wait_s(
+async def get_principal(request: Request) -> Principal:
+    """The sender of the request."""
+    return principal_of(request)
+
+
+async def wanted_wait_s(
     services: Annotated[Services, Depends(get_services)],
     prefer: Annotated[
         str | None, Header(description="`wait=30`: answer when the search is finished", max_length=200)
@@ -112,7 +123,7 @@ def wanted_wait_s(
     return min(asked, services.settings.wait_limit_s)
 
 
-def wanted_webhook(
+async def wanted_webhook(
     services: Annotated[Services, Depends(get_services)],
     webhook: Annotated[
         str | None,
@@ -129,7 +140,7 @@ def wanted_webhook(
 
 SearchesDep = Annotated[SearchService, Depends(get_searches)]
 ServicesDep = Annotated[Services, Depends(get_services)]
-PrincipalDep = Annotated[Principal, Depends(principal_of)]
+PrincipalDep = Annotated[Principal, Depends(get_principal)]
 WaitDep = Annotated[float, Depends(wanted_wait_s)]
 WebhookDep = Annotated[str | None, Depends(wanted_webhook)]
 SearchId = Annotated[str, Path(pattern=SEARCH_ID_PATTERN, examples=["srch_01m3xk7pq2w9a4fh"])]
@@ -174,7 +185,7 @@ async def read_measurement(request: Request) -> MeasuredRun:
         document: Any = {"file": _decoded(await request.body()), **_query(request)}
     else:
         document = await read_document(request)
-    return await run_reading(request, get_services(request).read, measured_of_document, document)
+    return await run_reading(request, services_of(request).read, measured_of_document, document)
 
 
 def _query(request: Request) -> dict[str, Any]:
@@ -210,17 +221,17 @@ async def read_document(request: Request) -> Any:
     text = _decoded(await request.body())
     try:
         if is_json:  # quick, once it is known not to be deep; YAML is read by Python
-            value = await run_in_threadpool(load_json, text)
-        else:
-            value = await run_reading(request, get_services(request).read, load_yaml, text)
-        await run_in_threadpool(_refuse_unstorable, value)
+            return await run_in_threadpool(lambda: _storable(load_json(text)))
+        value = await run_reading(request, services_of(request).read, load_yaml, text)
+        return await run_in_threadpool(_storable, value)
     except SpecError as error:
         raise MalformedBody(str(error)) from error
-    return value
 
 
-def _refuse_unstorable(value: Any) -> None:
-    """Text that no database keeps (NUL, half a surrogate pair) and numbers beyond double precision."""
+def _storable(value: Any) -> Any:
+    """The value, unless it has text that no database keeps (NUL, half a surrogate pair) or numbers beyond double
+    precision.
+    """
     rest = [value]
     while rest:
         item = rest.pop()
@@ -234,3 +245,4 @@ def _refuse_unstorable(value: Any) -> None:
         elif isinstance(item, int | float) and not abs(item) < 1e300:
             key = "field_fault.is_too_big" if item == item else "field_fault.is_not_finite"
             raise SpecError(Message(key, value=quoted(item)))
+    return value

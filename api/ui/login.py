@@ -22,7 +22,7 @@ log = structlog.get_logger("api")
 router = APIRouter(include_in_schema=False)
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 

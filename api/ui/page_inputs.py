@@ -99,16 +99,20 @@ async def form_values(request: Request) -> dict[str, str]:
 FormValues = Annotated[dict[str, str], Depends(form_values)]
 
 
-ViewsOfApp = Annotated[Views, Depends(Views.of)]
+async def _views(request: Request) -> Views:
+    return Views.of(request)
 
 
-def from_own_page(request: Request) -> None:
+ViewsOfApp = Annotated[Views, Depends(_views)]
+
+
+async def from_own_page(request: Request) -> None:
     """Refuses what a page of another site sent."""
     if is_foreign(request):
         raise Refusal(refused(request))
 
 
-def _own_form(values: FormValues, _: Annotated[None, Depends(from_own_page)]) -> dict[str, str]:
+async def _own_form(values: FormValues, _: Annotated[None, Depends(from_own_page)]) -> dict[str, str]:
     return values
 
 

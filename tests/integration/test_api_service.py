@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from api import server
+from api.app import create_app
 from autodeploy.service.store.database import Database
 from tests import factories
 from tests.integration.conftest import QUICK, quick_settings, running_app
 from tests.support.postgresql import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     import httpx
+    from fastapi.dependencies.models import Dependant
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
@@ -67,6 +70,28 @@ def test_a_server_opens_its_database_once_and_closes_it(tmp_path, monkeypatch):
     assert ready == [200]
     assert len(opened) == 1
     assert set(closed) == set(opened)
+
+
+def test_only_what_asks_the_database_takes_a_thread_before_a_route(tmp_path):
+    app = create_app(quick_settings(f"sqlite:///{tmp_path / 'autodeploy.db'}"), planner=QUICK)
+    called = {call for dependant in _dependants(app.routes) for call in _called(dependant)}
+    assert {call.__name__ for call in called if not inspect.iscoroutinefunction(call)} == {"_plan"}
+    assert len(called) > 5
+
+
+def _dependants(routes: Iterable[object]) -> Iterator[Dependant]:
+    for route in routes:
+        if (inner := getattr(route, "original_router", None)) is not None:
+            yield from _dependants(inner.routes)
+        elif (dependant := getattr(route, "dependant", None)) is not None:
+            yield dependant
+
+
+def _called(dependant: Dependant) -> Iterator[Callable[..., object]]:
+    for each in dependant.dependencies:
+        assert each.call is not None
+        yield each.call
+        yield from _called(each)
 
 
 async def test_metrics_count_requests_by_route(client):
