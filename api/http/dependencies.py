@@ -1,8 +1,8 @@
 """Dependencies of routes: services, documents in bodies, and threads for what takes long.
 
 Threads of Python take turns: more of them than this answer no more requests a second, each only waits for more others,
-and so does the event loop that answers /livez. What asks neither the database nor another process is a coroutine: FastAPI
-gives every other dependency a thread, for which a request waits behind all that others ask.
+and so does the event loop that answers /livez. Dependencies that ask neither the database nor another process are
+coroutines: FastAPI gives every other one a thread, for which a request waits behind all that others ask.
 """
 
 import re

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 SEARCHES, WAITING, KEYS, REQUESTS = 1_000_000, 20_000, 40, 20
 LIMIT_MS, CLAIM_LIMIT_MS = 150.0, 20.0
+FILLED_CACHE_KB = 2_000_000
 AUDIT_OF = 2  # searches for each entry of the audit log
 # Of row `n`. Every tenth model and author has left: its rows are the oldest.
 _DIGITS = "".join(
@@ -104,6 +105,8 @@ def fill(url: str, searches: int) -> Filled:
     upgrade(database)
     newest = database.now()
     with database.write_engine.begin() as connection:
+        if database.is_sqlite:  # else the journal gets the same pages of indexes again and again
+            connection.exec_driver_sql(f"PRAGMA cache_size = -{FILLED_CACHE_KB}")
         made = _numbered(connection, searches, newest)
         _insert(connection, SearchRow, _COLUMNS | _dialect(connection), _like(newest), made)
         _insert(connection, TagRow, {"search_id": "id", "tag": "'common'"}, {}, f"{made} WHERE n % 3 > 0")

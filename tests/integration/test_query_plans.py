@@ -106,7 +106,11 @@ def test_what_is_rare_is_gathered_from_the_index_that_lists_have(filled: Databas
     monkeypatch.setattr(search_list, "MAX_RARE", 0)
     with filled.read() as session, plans_of(session) as plans:
         page(session, (SearchRow.id,), SearchFilter(team="red", model="model 2"), "-best_mfu", limit=5, after=None)
-    assert "ix_searches_listed" in indexed(plans)
+    found = indexed(plans)
+    assert "ix_searches_listed" in found
+    ranged = next(plan for statement, plan in plans if "team IN" in statement)
+    ranges = [re.search(rf"\b{name}(\)::text)? ?=", ranged) for name in ("team", "profile", "model_name")]
+    assert all(ranges), ranged
 
 
 def test_counts_claims_and_reuse_have_their_indexes(filled: Database) -> None:

@@ -98,11 +98,17 @@ def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
 
 
 @pytest.mark.parametrize("few", [0, 1000], ids=["many have a tag", "few have a tag"])
-@pytest.mark.parametrize("walked", [3, 1000], ids=["walks end early", "walks see all"])
+@pytest.mark.parametrize(
+    ("walked", "ranges"),
+    [(3, 1000), (3, 20), (1000, 1000)],
+    ids=["walks end early", "walks end early, few ranges", "walks see all"],
+)
 def test_pages_are_the_sorted_history(
-    database: Database, monkeypatch: pytest.MonkeyPatch, few: int, walked: int
+    database: Database, monkeypatch: pytest.MonkeyPatch, few: int, walked: int, ranges: int
 ) -> None:
     for name, value in (
+        ("MAX_RANGES", ranges),
+        ("MAX_RARE", few),
         ("MAX_TAGGED_LOOKUPS", few),
         ("WALKED_NEWEST", walked),
         ("WALKED_FIGURES", walked),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, case, func, literal, literal_column, or_, select, tuple_
+from sqlalchemy import and_, case, func, literal, literal_column, or_, select, text, tuple_
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -44,6 +44,14 @@ SORTS: dict[str, InstrumentedAttribute[Any]] = {
     "best_mfu": SearchRow.best_mfu,
     "gap": SearchRow.gap,
 }
+# The leading columns of the index of lists, by their filters.
+RANGES: dict[str, InstrumentedAttribute[Any]] = {
+    "team": SearchRow.team,
+    "status": SearchRow.status,
+    "profile": SearchRow.profile,
+    "model": SearchRow.model_name,
+    "author": SearchRow.author,
+}
 # So many rows are walked: of the newest, which lie side by side, and of those sorted by a figure, which do not.
 WALKED_NEWEST, WALKED_FIGURES = 8000, 2000
 # So many searches of a tag are looked up one by one.
@@ -52,8 +60,8 @@ MAX_TAGGED_LOOKUPS = 4000
 MAX_RARE = 500
 # So many words are listed one by one, in the order of words.
 MAX_WORDS = 10
-# So many teams are named one by one where a list is of all.
-MAX_TEAMS = 20
+# In so many ranges the index of lists is read at most: a step into it takes as long as to read dozens of its entries.
+MAX_RANGES = 8000
 # Rows of so many words more are sorted together where the first may have none.
 SORTED_WORDS = 4
 
@@ -213,6 +221,7 @@ def _first_words(session: Session, where: SearchFilter, order: _Order, limit: in
     found: list[str] = []
     after = None if order.after is None else order.after[-1:]
     word = wanted or (order.after[0] if order.after else _next_word(session, order, None))
+    begun = word
     for _ in range(MAX_WORDS):
         if word is None:
             return found, True
@@ -223,6 +232,10 @@ def _first_words(session: Session, where: SearchFilter, order: _Order, limit: in
         rare = _of_rare(session, of_word, by_id, rest)
         more, complete = _first(session, of_word, by_id, rest) if rare is None else (rare, True)
         if not complete and wanted is None and not (where.team or where.profile or where.author):
+            if word == begun:
+                found = _of_word(session, of_word, by_id, limit)
+                if len(found) == limit:
+                    return found, True
             return _first_sorted(session, where, order, limit, word)
         found += more
         if not complete or wanted is not None or len(found) == limit:
@@ -237,12 +250,23 @@ def _first_sorted(
     """The page from the rows up to that word and a few more, sorted: sorting all takes longer than finding them."""
     for _ in range(0 if where.status is None else SORTED_WORDS):
         word = _next_word(session, order, word) or word
-    conditions = [*_ranges(session, where), order.until((order.column,), (word,))]
-    if where.tag is not None:  # looked up for the first of them alone
-        first = _sorted(conditions, order, MAX_TAGGED_LOOKUPS)
-        conditions = [SearchRow.id.in_(first), _is_tagged(where.tag)]
-    found = _gathered(session, conditions, order, limit)
+    conditions = _ranges(session, where, order, word)
+    found = _with_tag(session, conditions, where.tag, order, limit)
     return found, len(found) == limit
+
+
+def _of_word(session: Session, where: SearchFilter, by_id: _Order, limit: int) -> list[str]:
+    """The same of rows that all have one word: they need no sorting by it."""
+    return _with_tag(session, _ranges(session, where), where.tag, by_id, limit)
+
+
+def _with_tag(
+    session: Session, conditions: list[ColumnElement[bool]], tag: str | None, order: _Order, limit: int
+) -> list[str]:
+    """The page of the rows with these conditions; a tag is looked up for the first of them alone."""
+    if tag is not None:
+        conditions = [SearchRow.id.in_(_sorted(conditions, order, MAX_TAGGED_LOOKUPS)), _is_tagged(tag)]
+    return _gathered(session, conditions, order, limit)
 
 
 def _next_word(session: Session, order: _Order, word: str | None) -> str | None:
@@ -279,29 +303,51 @@ def _filters(where: SearchFilter, *, unindexed: bool = False) -> list[ColumnElem
     return conditions
 
 
-def _ranges(session: Session, where: SearchFilter) -> list[ColumnElement[bool]]:
-    """The same as ranges of the index of lists, which begins with teams and statuses: of these, where no one is asked
-    for, all are named, so that a third of the index is read for a status and not the whole.
+def _ranges(
+    session: Session, where: SearchFilter, order: _Order | None = None, until: str = ""
+) -> list[ColumnElement[bool]]:
+    """The conditions of all filters but that of tags, as ranges of the index of lists: of a column before the last that
+    is filtered, all values are named where none is asked for, so that what is read of the index is what is found.
+
+    Parameters
+    ----------
+    order, until : an order of words and one of them: no row after those of that word is wanted.
     """
-    if where.status is None and where.profile is None:
-        return _filters(where)
-    teams = _teams(session) if where.team is None else [where.team]
-    if len(teams) > MAX_TEAMS:
-        return _filters(where)
-    statuses = STATUSES if where.status is None else (where.status,)
-    rest = _filters(replace(where, team=None, status=None))
-    return [SearchRow.team.in_(teams), SearchRow.status.in_(statuses), *rest]
+    asked = [getattr(where, name) for name in RANGES]
+    bounded = [order is not None and column is order.column for column in RANGES.values()]
+    last = max((place for place, value in enumerate(asked) if value is not None or bounded[place]), default=-1)
+    named: dict[str, Sequence[str]] = {}
+    ranges = 1
+    for place, (name, column) in enumerate(list(RANGES.items())[: last + 1]):
+        values = (asked[place],) if asked[place] is not None else _values(session, column, MAX_RANGES // ranges)
+        if values is None:
+            break
+        if bounded[place] and order is not None:
+            values = [value for value in values if (value >= until if order.down else value <= until)]
+        named[name] = values
+        ranges *= max(1, len(values))
+    ranged: list[ColumnElement[bool]] = [RANGES[name].in_(values) for name, values in named.items()]
+    if order is not None and not any(RANGES[name] is order.column for name in named):
+        ranged.append(order.until((order.column,), (until,)))
+    rest: dict[str, Any] = dict.fromkeys(named)
+    return [*ranged, *_filters(replace(where, **rest))]
 
 
-def _teams(session: Session) -> list[str]:
-    """All that have searches, or more than `MAX_TEAMS`: one look into the index for each."""
-    first = select(func.min(SearchRow.team))
-    teams: list[str] = []
-    team = session.scalar(first)
-    while team is not None and len(teams) <= MAX_TEAMS:
-        teams.append(team)
-        team = session.scalar(first.where(SearchRow.team > team))
-    return teams
+def _values(session: Session, column: InstrumentedAttribute[Any], most: int) -> Sequence[str] | None:
+    """All values of a leading column of the index of lists, each found by one step into an index; None: too many."""
+    if column is SearchRow.status:
+        return STATUSES if len(STATUSES) <= most else None
+    word = column.key if column is SearchRow.team else f"({column.key} || '')"
+    query = text(f"""
+        WITH RECURSIVE words(word) AS (
+            SELECT min({word}) FROM searches
+            UNION ALL
+            SELECT (SELECT min({word}) FROM searches WHERE {word} > words.word) FROM words WHERE words.word IS NOT NULL
+        )
+        SELECT word FROM words WHERE word IS NOT NULL LIMIT :most
+    """)
+    values = session.scalars(query, {"most": most + 1}).all()
+    return values if len(values) <= most else None
 
 
 def _words(session: Session, where: SearchFilter) -> list[tuple[ColumnElement[Any], str]]:
@@ -317,7 +363,8 @@ def indexed_word(column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
 
 
 def _is_tagged(tag: str) -> ColumnElement[bool]:
-    return select(TagRow.tag).where(TagRow.search_id == SearchRow.id, TagRow.tag == tag).exists()
+    """Looked up for each row; with an offset PostgreSQL does not join the rows with all that have the tag instead."""
+    return select(TagRow.tag).where(TagRow.search_id == SearchRow.id, TagRow.tag == tag).offset(0).exists()
 
 
 def _is_few(session: Session, ids: Select[Any], most: int) -> bool:
@@ -411,9 +458,9 @@ def _sorted(conditions: list[ColumnElement[bool]], order: _Order, limit: int) ->
     ties: tuple[Any, ...] = () if order.by_id else order.ties
     if order.has_gaps:
         ties = (case((order.column.is_not(None), SearchRow.created_at)), SearchRow.id)
-    ordered = order.directed(first, *ties)
+    ordered: list[ColumnElement[Any]] = order.directed(first, *ties)
     if order.has_gaps:
-        ordered = [order.column.is_(None).asc(), *ordered]
+        ordered[0] = ordered[0].nulls_last()
     return select(SearchRow.id).where(*conditions).order_by(*ordered).limit(limit)
 
 
