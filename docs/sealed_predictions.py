@@ -1,7 +1,7 @@
 """Predictions of public launches whose speed nobody had published, sealed once and graded when a figure appears.
 
 `python -m docs.sealed_predictions` writes docs/sealed_predictions.md from the sealed rows and the grades. `seal LIST
-FOLDER` makes the rows, once: what is sealed is never written again.
+FOLDER` makes a further batch of rows: what is sealed is never written again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FOLDER = Path(__file__).resolve().parent / "sealed"
-ROWS, DIGEST, GRADES = FOLDER / "predictions.jsonl", FOLDER / "digest.txt", FOLDER / "grades.yaml"
+GRADES = FOLDER / "grades.yaml"
 PAGE = Path(__file__).resolve().parent / "sealed_predictions.md"
 LEAD = (
     "Public launches whose speed nobody had published when this release predicted them: vendor examples of this "
     "year on Atlas 800T A2 and on CloudMatrix 384, and a recipe of reinforcement learning, each read from its "
-    "repository at a commit by the importers that read a user's files. Nothing here is edited, only graded: the "
-    "digest is of all rows as they were sealed, and a test holds it. A grade needs a published figure with its "
+    "repository at a commit by the importers that read a user's files; later configurations of torchtitan-npu, read "
+    "likewise, and of Megatron-Bridge, whose Python is transcribed to a spec (docs/sealed/specs). Nothing here is "
+    "edited, only graded: each batch has a digest of its rows as they were sealed, and a test holds it. A grade needs "
+    "a published figure with its "
     "source in docs/sealed/grades.yaml. Chips are those that a file names; where it names a generation alone, the"
     " usual grade of the profile. Intervals are of 80 %; without one that says anything (its ends a factor of six"
     " apart) a row is kept and told."
@@ -40,47 +42,80 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def batches() -> list[tuple[Path, Path]]:
+    """Rows and digest of every batch, the first one first."""
+    found = []
+    while (paths := _batch(len(found) + 1))[0].exists():
+        found.append(paths)
+    return found
+
+
+def _batch(number: int) -> tuple[Path, Path]:
+    mark = "" if number == 1 else f"_{number}"
+    return FOLDER / f"predictions{mark}.jsonl", FOLDER / f"digest{mark}.txt"
+
+
 def sealed() -> list[dict[str, Any]]:
-    """The rows.
+    """The rows of all batches.
 
     Raises
     ------
     ValueError
         where they are no longer those that were sealed.
     """
-    text = ROWS.read_text(encoding="utf-8")
-    if digest_of(text) != DIGEST.read_text(encoding="utf-8").strip():
-        raise ValueError("the sealed rows were changed")
-    return [json.loads(line) for line in text.splitlines()]
+    rows: list[dict[str, Any]] = []
+    for path, digest in batches():
+        text = path.read_text(encoding="utf-8")
+        if digest_of(text) != digest.read_text(encoding="utf-8").strip():
+            raise ValueError(f"the sealed rows of {path.name} were changed")
+        rows += [json.loads(line) for line in text.splitlines()]
+    return rows
 
 
-def seal(launches: Sequence[dict[str, str]], folder: Path) -> None:
-    """Predict every launch and write the rows with their digest.
+def seal(launches: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Predict every launch and write the rows of a further batch with their digest.
 
     Parameters
     ----------
-    launches : repository, commit, path and cluster of each. folder : with a checkout of each repository, by owner+name.
+    launches : repository, commit, path and cluster of each; num_npus where the file has none; spec, a file of
+        docs/sealed/specs, where a transcription is read instead. folder : with a checkout of each repository, by
+        owner+name.
 
     Raises
     ------
-    FileExistsError
-        where predictions were sealed before.
+    ValueError
+        where one of them is sealed already.
     """
-    FOLDER.mkdir(exist_ok=True)
-    with ROWS.open("x", encoding="utf-8") as stream:
-        for number, launch in enumerate(launches, start=1):
-            stream.write(json.dumps(_predicted(f"S{number:02}", launch, folder), sort_keys=True) + "\n")
-    DIGEST.write_text(digest_of(ROWS.read_text(encoding="utf-8")) + "\n", encoding="utf-8")
+    before = sealed()
+    known = {_name_of(row) for row in before}
+    if again := [_name_of(launch) for launch in launches if _name_of(launch) in known]:
+        raise ValueError(f"sealed already: {again[0]}")
+    rows = [_predicted(f"S{len(before) + place:02}", launch, folder) for place, launch in enumerate(launches, start=1)]
+    path, digest = _batch(len(batches()) + 1)
+    with path.open("x", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+    digest.write_text(digest_of(path.read_text(encoding="utf-8")) + "\n", encoding="utf-8")
 
 
-def _predicted(name: str, launch: dict[str, str], folder: Path) -> dict[str, Any]:
+def _name_of(launch: dict[str, Any]) -> tuple[str, str, str]:
+    """Name of a launch: two recipes may share a file."""
+    return launch["repository"], launch["path"], launch.get("spec", "")
+
+
+def _predicted(name: str, launch: dict[str, Any], folder: Path) -> dict[str, Any]:
     from autodeploy.formats.import_document import import_file
     from autodeploy.kit.version import ENGINE_VERSION
     from autodeploy.search import planner
+    from autodeploy.specs.reading import read_spec_document
 
     file = folder / launch["repository"].replace("/", "+") / launch["path"]
-    imported = import_file(file)
-    spec = imported.spec(launch["cluster"], None, None)
+    if "spec" in launch:
+        text = (FOLDER / "specs" / launch["spec"]).read_text(encoding="utf-8")
+        spec, unmodelled = read_spec_document(yaml.safe_load(text)), text.count("# Not in it:")
+    else:
+        imported = import_file(file)
+        spec = imported.spec(launch["cluster"], None, launch.get("num_npus"))
+        unmodelled = len(imported.diagnostics.doubts)
     plan = planner.estimate(spec)
     spec_hash, profile_hash, _ = planner.describe_hashes(spec)
     memory = plan.memory_interval
@@ -101,7 +136,7 @@ def _predicted(name: str, launch: dict[str, str], folder: Path) -> dict[str, Any
         "memory_low_gib": None if memory is None else _short(memory.low_gib),
         "memory_high_gib": None if memory is None else _short(memory.high_gib),
         "p_fits": plan.p_fits,
-        "unmodelled": len(imported.diagnostics.doubts),
+        "unmodelled": unmodelled,
         "spec_hash": spec_hash,
         "profile_hash": profile_hash,
         "engine_version": ENGINE_VERSION,
@@ -147,17 +182,26 @@ def page(rows: Sequence[dict[str, Any]], graded: dict[str, dict[str, Any]]) -> s
         "",
         fill(LEAD, 140),
         "",
-        f"{len(rows)} launches by {rows[0]['engine_version']}, {len(graded)} graded. SHA-256 of the rows "
-        f"(docs/sealed/predictions.jsonl): `{digest_of(ROWS.read_text(encoding='utf-8'))}`",
+        f"{len(rows)} launches, {len(graded)} graded.",
+        "",
+        *map(_batch_line, batches()),
         "",
         *markdown(Table(titles, cells, {2, 3, 4, 5, 6, 8})),
     ]
     text = "\n".join(lines) + "\n"
     for row in rows:
-        name = row["path"].rpartition("/")[2].replace("_", "\\_")
+        name = row.get("spec", row["path"].rpartition("/")[2]).replace("_", "\\_")
         link = f"https://github.com/{row['repository']}/blob/{row['commit']}/{row['path']}"
         text = text.replace(f"@{row['id']}@", f"[{name}]({link})")
     return text
+
+
+def _batch_line(batch: tuple[Path, Path]) -> str:
+    path, _ = batch
+    text = path.read_text(encoding="utf-8")
+    first = json.loads(text.splitlines()[0])
+    count = len(text.splitlines())
+    return f"- {count} by {first['engine_version']}, SHA-256 of docs/sealed/{path.name}: `{digest_of(text)}`"
 
 
 def _cells(row: dict[str, Any], grade: dict[str, Any] | None) -> list[str]:
