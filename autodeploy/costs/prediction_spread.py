@@ -281,7 +281,8 @@ def spread_of(
     variance = class_variance(float(entry["log_sigma"]), float(entry["parameter_variance"]), parameter_variance)
     extrapolated = []
     if own or is_carried(family, run, fitted):
-        variance += PER_CARRIED_DEVICE**2
+        # Without a class of its own the spread is that of devices to which efficiencies were carried over.
+        variance += PER_CARRIED_DEVICE**2 if measured else 0.0
         extrapolated.append("device family")
     if cluster.timed:
         left = conditioned(variance, float(table["pair_log_sigma"]) ** 2) + parameter_variance + REPEAT_NOISE**2

@@ -153,5 +153,6 @@ def log_sigma(run: Mapping[str, Any], basis: Basis, slope: float, parameter_vari
     """
     spread = class_spread(run, basis.rows, basis.left_out, basis.parameter_variance)
     variance = spread.variance_with(parameter_variance)
-    variance += PER_CARRIED_DEVICE**2 if is_carried(run["family"], run, basis.rows) else 0.0
+    if spread.of_class and is_carried(run["family"], run, basis.rows):
+        variance += PER_CARRIED_DEVICE**2
     return math.sqrt(widened(variance, run, spread.records, {"ranks": slope, **PER_DOUBLING}, PER_UNSEEN)[0])

@@ -159,7 +159,16 @@ def test_carried_devices_are_wider_than_those_they_come_from() -> None:
     own, carried = spread_of("ascend-910b", RUN), spread_of("ascend-910c", RUN)
     assert carried.log_sigma > own.log_sigma
     assert "device family" in carried.extrapolated
-    assert spread_of("some-other-chip", RUN).log_sigma >= coverage()["classes"]["uncalibrated"]["log_sigma"]
+
+
+def test_what_carrying_over_costs_counts_once_where_a_device_has_no_class_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unknown, carried = spread_of("some-other-chip", RUN), spread_of("ascend-910c", RUN)
+    assert "device family" in unknown.extrapolated
+    monkeypatch.setattr("autodeploy.costs.prediction_spread.PER_CARRIED_DEVICE", 0.5)
+    assert spread_of("some-other-chip", RUN) == unknown
+    assert spread_of("ascend-910c", RUN).log_sigma > carried.log_sigma
 
 
 def test_runs_of_the_cluster_leave_what_its_strategies_do_not_share() -> None:

@@ -83,11 +83,14 @@ class ClassSpread:
     """Errors that the records of a class left over when their families were left out.
 
     parameter_variance : the part of log_sigma squared that comes from the parameters of the fits that predicted them.
+    of_class : the class has enough of them; else they are of all classes, and log_sigma is no less than what carrying
+        efficiencies over from another device costs.
     """
 
     log_sigma: float
     parameter_variance: float
     records: tuple[Mapping[str, Any], ...]
+    of_class: bool = True
 
     def variance_with(self, parameter_variance: float) -> float:
         """Variance of a run whose own parameters add this much."""
@@ -144,7 +147,7 @@ def class_spread(
             return ClassSpread(log_sigma_of(left_out[same], weights), variance, rows)
     weights = weights_of(basis)
     sigma = max(LEAST_UNCALIBRATED, log_sigma_of(left_out, weights))
-    return ClassSpread(sigma, float(np.average(parameter_variance, weights=weights)), tuple(basis))
+    return ClassSpread(sigma, float(np.average(parameter_variance, weights=weights)), tuple(basis), of_class=False)
 
 
 def class_spreads(
