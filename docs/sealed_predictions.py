@@ -44,7 +44,7 @@ def digest_of(text: str) -> str:
 
 def batches() -> list[tuple[Path, Path]]:
     """Rows and digest of every batch, the first one first."""
-    found = []
+    found: list[tuple[Path, Path]] = []
     while (paths := _batch(len(found) + 1))[0].exists():
         found.append(paths)
     return found
