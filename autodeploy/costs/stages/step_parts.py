@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from autodeploy.costs.layers.layer_cost import LayerCost
     from cost_models.arrays import Bools, Floats
 
+SHARDED_GRADIENTS = "sharded_gradients"
+
 
 TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
 
@@ -206,7 +208,7 @@ def _rates(candidates: Candidates, context: Context, shards: Floats, gradient_by
         swap_optimizer=swap,
         virtual_optimizer=virtual,
         fsdp=context.fsdp,
-        sharded_gradients=context.graph_mode & (candidates.pp == 1),
+        sharded_gradients=(context.graph_mode & (candidates.pp == 1)) | (SHARDED_GRADIENTS in context.mechanisms),
         optimizer=form,
     )
     on_host = data_parallel.states_on_host_bytes(split, swap_optimizer=swap, virtual_optimizer=virtual, optimizer=form)

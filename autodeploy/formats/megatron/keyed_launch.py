@@ -1,4 +1,4 @@
-"""Megatron-LM's settings as keys of a YAML document: FlagScale's tasks, and tables of whole flags."""
+"""Megatron-LM's settings as keys of a YAML document: FlagScale's tasks, Megatron-LM's recipes, tables of whole flags."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ SECTIONS = ("system", "model", "data")
 ROUNDED = frozenset({"multiple_of", "hidden_dim_multiplier"})
 # Of Megatron-MoE-ModelZoo's tables of flags; source: @e8650517, model_configs/benchmarking.
 VARIABLES = "ENV_VARS"
+# Of Megatron-LM's recipes, which have the same variables; source: Megatron-LM dev, examples/moe_recipes.
+ARGUMENTS = "ARGS"
 
 
 # Of FlagScale's experiments, which name a task, the program that it is for, and its ranks.
@@ -124,7 +126,10 @@ def _is_task(document: Mapping[str, Any]) -> bool:
 
 
 def _settings(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting by its last key: below FlagScale's sections, or written as a flag anywhere."""
+    """Every setting by its last key: below the sections of a task or recipe, or written as a flag anywhere."""
+    recipe = document.get(ARGUMENTS)
+    if isinstance(recipe, Mapping) and not any(str(key).startswith("--") for key in recipe):
+        return dict(_leaves(recipe))
     if _is_task(document):
         return _with_width({key: value for section in SECTIONS for key, value in _leaves(document[section])})
     return {key: value for key, value in _leaves(document) if key.startswith("--")}
