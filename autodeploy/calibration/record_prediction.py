@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -384,11 +385,20 @@ def record_spread(predicted: Prediction) -> Spread:
     return spread_of(predicted.context.family, _run(predicted), variance, asymmetric=asymmetric)
 
 
-def record_memory_spread(predicted: Prediction) -> MemorySpread:
-    """Spread of a record's predicted peak of memory."""
+# Log memory of a launch that its source does not vouch for. Of eleven records that were held against their scripts, the
+# strategy as corrected moved the peak by 9 % in the median (2 to 44): over 0.6745, a standard deviation.
+NOISE_UNSURE_LAUNCH = 0.13
+
+
+def record_memory_spread(predicted: Prediction, *, on_card: bool | None = None) -> MemorySpread:
+    """Spread of a record's predicted peak of memory: of what the record counts, or of all that is on the card."""
     maker, record = predicted.context.family.split("-")[0], predicted.record
-    on_card = memory_counts(record) != "allocated"
-    return memory_spread(maker, _run(predicted), regime=memory_regime(record), on_card=on_card)
+    if on_card is None:
+        on_card = memory_counts(record) != "allocated"
+    spread = memory_spread(maker, _run(predicted), regime=memory_regime(record), on_card=on_card)
+    if record.confidence == "low":
+        return replace(spread, log_sigma=math.hypot(spread.log_sigma, NOISE_UNSURE_LAUNCH))
+    return spread
 
 
 def _run(predicted: Prediction) -> dict[str, Any]:

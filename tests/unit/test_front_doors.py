@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -263,10 +264,18 @@ MODEL_ARGS:
   --tensor-model-parallel-size: ${TP}
   --global-batch-size: ${BATCH}
 """
+# Megatron-LM's examples/moe_recipes.
+RECIPE = FLAGS.replace("MODEL_ARGS", "ARGS").replace("  --", "  ")
+RECIPE = re.sub(r"^  \S+:", lambda key: key[0].replace("-", "_"), RECIPE, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    ("text", "variables"), [(TASK, {"experiment.batch": "64"}), (FLAGS, {"TP": "2", "BATCH": "64"})]
+    ("text", "variables"),
+    [
+        (TASK, {"experiment.batch": "64"}),
+        (FLAGS, {"TP": "2", "BATCH": "64"}),
+        (RECIPE, {"TP": "2", "BATCH": "64"}),
+    ],
 )
 def test_settings_as_keys_read_as_the_flags_that_they_are(text: str, variables: dict[str, str]) -> None:
     flags = f"torchrun {LAUNCH} --tensor-model-parallel-size 2 --use-distributed-optimizer --micro-batch-size 2"
