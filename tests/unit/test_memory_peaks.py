@@ -150,7 +150,7 @@ def test_words_of_states_are_read_from_flags(flags: str, features: set[str]) -> 
 
 
 def test_shards_of_gradients_are_what_zero_2_saves() -> None:
-    """DeepSpeed's ZeRO-2 on 8 replicas: 7/8 of 2 bytes a parameter less than with whole gradients (arXiv:1910.02054)."""
+    """ZeRO-2 on 8 replicas: 7/8 of 2 bytes a parameter less than with whole gradients (arXiv:1910.02054)."""
     record = next(each for each in shipped_records() if each.id == "OLD_aquila7b_z2")
     whole = record.model_copy(update={"framework": "mindspeed-llm", "source": "", "date": "2023-12"})
     parameters = 7.30e9  # 32 layers of 4096, 2 x 100,008 rows of the vocabulary

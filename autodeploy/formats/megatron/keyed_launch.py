@@ -1,4 +1,4 @@
-"""Megatron-LM's settings as keys of a YAML document: FlagScale's tasks, Megatron-LM's recipes, tables of whole flags."""
+"""Megatron-LM's settings as keys of a YAML document: FlagScale's tasks, recipes of Megatron-LM, tables of flags."""
 
 from __future__ import annotations
 
