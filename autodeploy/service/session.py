@@ -24,6 +24,7 @@ from autodeploy.service.runner.call_pool import CallPool, KeptAnswers
 from autodeploy.service.runner.embedded import EmbeddedRunner
 from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.planning import PLANNER, load_planner
+from autodeploy.service.runner.processes import NICENESS as SEARCH_NICENESS
 from autodeploy.service.runner.workers import WorkerHeartbeat, Workers
 from autodeploy.service.runs.service import RunService
 from autodeploy.service.searches.service import SearchService
@@ -535,7 +536,7 @@ def open_services(
         call_pool = CallPool(settings, planner) if with_runner else None
         one = settings.model_copy(update={"call_processes": 1})
         readers = CallPool(one, planner) if with_runner else None
-        searchers = None if call_pool is None else CallPool(one, planner, call_pool.tally)
+        searchers = None if call_pool is None else CallPool(one, planner, call_pool.tally, SEARCH_NICENESS)
         kept = KeptAnswers(KEPT_ANSWERS)
         ahead = None
         if call_pool is not None and settings.ask_ahead:
