@@ -99,7 +99,11 @@ def test_every_service_of_ours_is_confined(compose, compose_sqlite):
     services = compose["services"] | compose_sqlite["services"]
     ours = {name: service for name, service in services.items() if name != "postgres"}
     assert set(ours) == {"migrate", "api", "worker", "sqlite"}
-    assert all("mem_limit" in service for service in services.values())
+    assert all("mem_limit" in service and 0 < float(service["cpus"]) <= 2 for service in services.values())
+    assert services["postgres"]["networks"] == ["database"]
+    assert compose["networks"]["database"] == {"internal": True}
+    named = {network for service in services.values() for network in service["networks"]}
+    assert named == {*compose["networks"], *compose_sqlite["networks"]}
     assert all("healthcheck" in service for name, service in services.items() if name != "migrate")
     for service in ours.values():
         assert service["read_only"]
