@@ -76,6 +76,7 @@ class Architecture:
     halves_intermediate: bool = False  # the key counts gate and up together
     tied_by_default: bool = False
     known: bool = True
+    refused: str = ""  # what all of its models have, be it by defaults of its class, and is not modelled
     reads: frozenset[str] = frozenset()  # mechanisms by their key, which others refuse
     defaults: dict[str, Any] = field(default_factory=dict)  # of keys that its files leave out
     full_every: int = 0  # layers, of which the last sees everything and the others have a window
@@ -101,6 +102,8 @@ QWEN3 = Architecture(fixed={"qk_norm": True}, out_bias=True)
 GLM = Architecture(recipe={"rope_interleave": True})
 GLM4_MOE = Architecture(recipe={"scoring_func": "sigmoid", "topk_method": "noaux_tc"})
 GPT_OSS = Architecture(recipe={"norm_topk_prob": True, "mlp_bias": True}, out_bias=True)
+# Its class gives layers with a window eight key heads, and the others four.
+MIMO_V2 = Architecture(refused=Message("mechanism.layers_of_several_shapes"))
 PLAIN = Architecture()
 BIASED = Architecture(out_bias=True)
 SANDWICH = Architecture(fixed={"norm_layout": "sandwich"})
@@ -258,6 +261,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "SmolLM3ForCausalLM": PLAIN,
     "Dots1ForCausalLM": QWEN3,
     "MiMoForCausalLM": QWEN2,
+    "MiMoV2FlashForCausalLM": MIMO_V2,
     "Mistral3ForConditionalGeneration": PLAIN,
 }
 
@@ -297,6 +301,7 @@ MODEL_TYPES: dict[str, str] = {
     "kimi_linear": "KimiLinearForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
     "longcat_flash": "LongcatFlashForCausalLM",
+    "mimo_v2_flash": "MiMoV2FlashForCausalLM",
     "minimax_m2": "MiniMaxM2ForCausalLM",
     "step3p5": "Step3p5ForCausalLM",
     "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
@@ -324,9 +329,8 @@ NOT_MODELLED: dict[str, str] = {
     "ssm_cfg": Message("mechanism.recurrent_layers"),
     "attn_layer_period": Message("mechanism.recurrent_layers"),
     "hybrid_override_pattern": Message("mechanism.recurrent_layers"),
-    "swa_num_attention_heads": Message("mechanism.layers_of_several_shapes"),  # MiMo's windows, before their pattern
+    "swa_num_attention_heads": Message("mechanism.layers_of_several_shapes"),
     "swa_num_key_value_heads": Message("mechanism.layers_of_several_shapes"),
-    "hybrid_layer_pattern": Message("mechanism.recurrent_layers"),
     "layers_block_type": Message("mechanism.recurrent_layers"),
     "ssm_state_size": Message("mechanism.recurrent_layers"),
     "mamba_num_heads": Message("mechanism.recurrent_layers"),

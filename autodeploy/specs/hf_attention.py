@@ -119,6 +119,7 @@ def _hashed(reader: Reader, layers: int) -> int:
     return hashed
 
 
+MARKED: Final = "hybrid_layer_pattern"
 FULL, LINEAR, CHUNKED, SLIDING_LAYER = "full_attention", "linear_attention", "chunked_attention", "sliding_attention"
 GATED_DELTA_NET = {
     "num_key_heads": "linear_num_key_heads",
@@ -161,14 +162,37 @@ def every(interval: int, layers: int, others: str) -> list[str]:
     return [FULL if (layer + 1) % interval == 0 else others for layer in range(layers)]
 
 
+def refuse_marks(reader: Reader) -> None:
+    """Refuses a pattern of letters, whose layers are recurrent, and marks that no window goes with.
+
+    Raises
+    ------
+    SpecError
+        UnsupportedError for what is no mark of a window: 1 or 0.
+    """
+    marked = reader.raw(MARKED)
+    if not marked:
+        return
+    if not (isinstance(marked, list) and all(mark in (0, 1) for mark in marked)):
+        message = not_modelled(Message("mechanism.recurrent_layers"), MARKED)
+        raise UnsupportedError(message, path=reader.at(MARKED), hint=Message("importers.plan_without_it"))
+    if any(marked) and not reader.config.get("sliding_window"):
+        raise SpecError(Message("common.is_required", name="sliding_window"), path=reader.prefix)
+
+
 def window_pattern(reader: Reader, layers: int) -> list[str] | None:
-    """Gemma's: every so many layers one sees everything; the architecture may fix how many."""
+    """Types by a pattern: Gemma's, every so many layers one sees everything, may be fixed by the architecture; MiMo's
+    marks the layers with a window.
+    """
     for key in ("sliding_window_pattern", "_sliding_window_pattern"):
         given = reader.raw(key)
         if given is not None:
             interval = max(1, reader.checked_count(given, reader.at(key), MAX_COUNT))
             reader.log.take(reader.at(key), "layer_types", given)
             return every(interval, layers, SLIDING_LAYER)
+    if (marked := reader.raw(MARKED)) is not None:
+        reader.log.take(reader.at(MARKED), "layer_types", marked)
+        return [SLIDING_LAYER if mark else FULL for mark in marked]
     fixed = reader.architecture.full_every
     return every(fixed, layers, SLIDING_LAYER) if fixed else None
 

@@ -27,7 +27,7 @@ from autodeploy.specs.hf_architectures import (
     UNKNOWN,
     Architecture,
 )
-from autodeploy.specs.hf_attention import read_attention_types, window_pattern
+from autodeploy.specs.hf_attention import read_attention_types, refuse_marks, window_pattern
 from autodeploy.specs.hf_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS, ModelSpec
 from autodeploy.specs.text_files import MAX_BYTES, MAX_DEPTH
@@ -277,6 +277,10 @@ def _refuse_not_modelled(reader: Reader) -> None:
                 path=reader.at(key),
                 hint=hint,
             )
+    refuse_marks(reader)
+    if refused := reader.architecture.refused:
+        hint = Message("importers.plan_without_it")
+        raise UnsupportedError(not_modelled(refused, "architectures"), path=reader.at("architectures"), hint=hint)
     for key, modelled in LAYER_KINDS.items():
         kinds = reader.raw(key)
         modelled = modelled | reader.architecture.layer_kinds

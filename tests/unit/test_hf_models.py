@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autodeploy.kit.errors import UnsupportedError
+from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.specs.hf_config import read_hf_config
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -61,6 +61,25 @@ def test_types_of_layers_are_read_from_every_way_to_say_them() -> None:
     assert [by_name["gemma-2-9b"].attention_window(i) for i in (0, 1)] == [4096, None]
     assert by_name["Qwen3.5-27B"].layer_types.count("linear_attention") == 48
     assert by_name["Qwen3.5-27B"].num_nextn_predict_layers == 1
+
+
+MARKED = {
+    "architectures": ["OtherForCausalLM"],
+    **{"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "vocab_size": 32000},
+    "intermediate_size": 4096,
+    "hybrid_layer_pattern": [0, 1, 1, 0],
+}
+
+
+def test_marks_in_a_pattern_are_windows() -> None:
+    model, _ = read_hf_config(MARKED | {"sliding_window": 128})
+    assert [model.attention_window(layer) for layer in range(4)] == [None, 128, 128, None]
+
+
+def test_marks_without_a_window_are_incomplete() -> None:
+    with pytest.raises(SpecError) as caught:
+        read_hf_config(MARKED)
+    assert not isinstance(caught.value, UnsupportedError)
 
 
 @pytest.mark.parametrize(
