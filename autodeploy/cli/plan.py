@@ -139,7 +139,7 @@ def estimate(
         write_text_report(render_plan(spec, predicted, language(lang)), output)
     else:
         raise _no_such_form(output_format)
-    raise typer.Exit(exit_code("optimal" if predicted.fits else "infeasible"))
+    raise typer.Exit(exit_code("optimal" if predicted.may_fit else "infeasible"))
 
 
 def _show_operators(

@@ -113,6 +113,10 @@ def render_check_annotations(report: CheckReport, lang: Language = "en", *, name
         if not gate.passed and gate.name != "legality":
             title, value, limit, _ = gate_cells(gate, lang)
             lines.append(f"::error file={_property(name)},title={_property(title)}::{_data(f'{value}, {limit}')}")
+        elif gate.up_to_tokens is not None:
+            title, value, limit, verdict = gate_cells(gate, lang)
+            said = f"{value}, {limit}, {verdict}"
+            lines.append(f"::warning file={_property(name)},title={_property(title)}::{_data(said)}")
     lines += [f"::warning file={_property(name)}::{_data(text)}" for text in unmodelled(report, lang)]
     return "".join(f"{line}\n" for line in lines)
 
@@ -165,7 +169,10 @@ def gate_cells(gate: Gate, lang: Language) -> list[str]:
     if gate.limit is None:
         return [title, value, "", ABSENT if gate.passed else _verdict(gate.passed, lang)]
     bound = ">=" if gate.name == "mfu" else "<="
-    return [title, value, f"{bound} {100 * gate.limit:{sign}.1f} %", _verdict(gate.passed, lang)]
+    verdict = _verdict(gate.passed, lang)
+    if gate.up_to_tokens is not None:
+        verdict = check_text(lang, "passed_to_tokens", tokens=f"{gate.up_to_tokens:,}")
+    return [title, value, f"{bound} {100 * gate.limit:{sign}.1f} %", verdict]
 
 
 def unmodelled(report: CheckReport, lang: Language) -> list[str]:

@@ -231,7 +231,10 @@ def choice_parts(strategy: Strategy, lang: Language) -> list[str]:
 
 
 def excess_words(plan: Plan, lang: Language) -> str:
-    """GiB by which a plan exceeds its memory, in a step or before the first."""
+    """GiB by which a plan exceeds its memory, in a step or before the first; with which samples it does not."""
+    if plan.fits_to_tokens is not None:
+        needs = {"needed": f"{plan.highest_gib:.1f}", "limit": f"{plan.memory_limit_gib:.1f}"}
+        return report_text(lang, "fits_to_tokens", tokens=f"{plan.fits_to_tokens:,}", **needs)
     return report_text(lang, "does_not_fit", excess=f"{plan.highest_gib - plan.memory_limit_gib:.1f}")
 
 

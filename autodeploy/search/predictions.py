@@ -18,6 +18,7 @@ from autodeploy.search.ranking.levelled_layers import even_note, levelled, unuse
 from autodeploy.search.ranking.measured_speed import rescaled_timeline
 from autodeploy.search.ranking.one_strategy import Predicted, predicted
 from autodeploy.search.ranking.one_strategy import place as place_candidate
+from autodeploy.search.sample_lengths import longest_sample
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.spec import no_strategy
@@ -66,7 +67,8 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
             strategy = levelled(strategy, context_for(prepared, strategy, features))
         plan = with_run(prepared, predict(prepared, strategy, features).plan)
         notes = (*even_note(spec.strategy, plan), *unused_note(spec.strategy, plan))
-        plan = plan.model_copy(update={"assumptions": (*plan.assumptions, *notes)})
+        told = {"assumptions": (*plan.assumptions, *notes), "fits_to_tokens": longest_sample(prepared, plan)}
+        plan = plan.model_copy(update=told)
     return plan.model_copy(update={"broken_rules": launch_rules(spec, features=features, prepared=prepared).broken})
 
 

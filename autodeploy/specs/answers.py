@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.diagnostics import BrokenRule, Text, TranslatedDocument
 from autodeploy.specs.planset import NearestChange, Plan
 from autodeploy.specs.strategy import Strategy
@@ -43,6 +43,9 @@ class Gate(Document):
     passed: bool
     value: float
     limit: float | None = None
+    up_to_tokens: Annotated[
+        int | None, omitted("of memory, where samples are not padded: it is kept by samples of at most so many tokens")
+    ] = None
 
 
 class Compared(Document):
@@ -108,7 +111,7 @@ class Remedy(Document):
 
 
 class CheckReport(TranslatedDocument):
-    """Whether a launch passes, and why. Remedies are the cheapest first; there are none where it fits.
+    """Whether a launch passes, and why. Remedies are the cheapest first; there are none where full sequences fit.
 
     A launch whose degrees contradict each other has no `plan`, and one whose file can't be read as a spec no `spec`:
     `unpredicted` says why. `release` is what its flags were held against, `flags` are those of its script,

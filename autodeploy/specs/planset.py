@@ -377,6 +377,9 @@ class Plan(TranslatedDocument):
         MemoryInterval | None, Field(description="of peak_memory_gib; absent in plans of earlier versions")
     ] = None
     fits: bool = True
+    fits_to_tokens: Annotated[
+        int | None, omitted("of estimates: the longest sample with which it fits, where samples are not padded")
+    ] = None
     p_fits: Annotated[
         float | None, Field(ge=0, le=1, description="probability that the peak stays within memory_limit_gib")
     ] = None
@@ -423,6 +426,11 @@ class Plan(TranslatedDocument):
         tuple[BrokenRule, ...], omitted("of estimates: what the target refuses of the strategy", at=())
     ] = ()
     provenance: Kind = "assumed"
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether it fits, be it with samples of no more than `fits_to_tokens`."""
+        return self.fits or self.fits_to_tokens is not None
 
     @property
     def start_gib(self) -> float:

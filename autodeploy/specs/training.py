@@ -224,6 +224,9 @@ class TrainingSpec(Document):
             json_schema_extra={"propertyNames": {"pattern": LENGTH.pattern}},
         ),
     ] = None
+    pads_samples: Annotated[
+        bool, omitted("sft and dpo only; false: samples keep their lengths, seq_length is the longest", at=True)
+    ] = True
     norm_precision: Literal["bf16", "fp32"] = "bf16"
     recipe: Annotated[TrainingRecipe | None, omitted("optimizer and learning rate for the launch")] = None
 
@@ -298,6 +301,17 @@ class TrainingSpec(Document):
                 Message("specs.not_modelled_with", one="kind: dpo", other="sequence_length_histogram"),
                 Message("common.leave_it_out"),
             )
+        return value
+
+    @field_validator("pads_samples")
+    @classmethod
+    def _single_samples_keep_lengths(cls, value: bool, info: ValidationInfo) -> bool:
+        if value or "kind" not in info.data:
+            return value
+        if info.data["kind"] not in {"sft", "dpo"}:
+            raise FieldFault(Message("common.it_needs_field", name="kind: sft, dpo"), Message("common.leave_it_out"))
+        if info.data.get("sequence_length_histogram") is not None:  # samples of several, as long as the sequence
+            raise FieldFault(Message("common.excludes_it", what="sequence_length_histogram"))
         return value
 
     @model_serializer(mode="wrap")

@@ -308,8 +308,8 @@ def _with_plan(
     limits = report.limits
     best = _best(launch.spec, plan, planner)
     before = None if then is None else Compared(plan=then, slowdown=_slowdown(plan, then))
-    gates = (*report.gates, *_gates(plan, limits, best, before))
-    fits = gates[1].passed
+    gates = (*report.gates, *_gates(plan, limits, _longest(launch, plan, limits, planner), best, before))
+    fits = gates[1].passed and gates[1].up_to_tokens is None
     return report.model_copy(
         update={
             "passed": all(gate.passed for gate in gates),
@@ -346,9 +346,23 @@ def _slowdown(plan: Plan, other: Plan) -> float:
     return other.tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0
 
 
-def _gates(plan: Plan, limits: CheckLimits, best: Compared | None, before: Compared | None) -> tuple[Gate, ...]:
-    used = plan.highest_gib / plan.memory_limit_gib
-    gates = [Gate(name="memory", passed=used <= limits.max_memory, value=used, limit=limits.max_memory)]
+def _longest(launch: Launch, plan: Plan, limits: CheckLimits, planner: Planner) -> int | None:
+    """Tokens of the longest sample that keeps the limit of memory; None where all do, or none worth the name."""
+    spec, allowed_gib = launch.spec, limits.max_memory * plan.memory_limit_gib
+    if spec.training.pads_samples or plan.highest_gib <= allowed_gib:
+        return None
+    if limits.max_memory >= 1.0:
+        return plan.fits_to_tokens
+    held = spec.search.model_copy(update={"memory_limit_gib": allowed_gib})
+    return planner.estimate(spec.model_copy(update={"search": held})).fits_to_tokens
+
+
+def _gates(
+    plan: Plan, limits: CheckLimits, longest: int | None, best: Compared | None, before: Compared | None
+) -> tuple[Gate, ...]:
+    used, most = plan.highest_gib / plan.memory_limit_gib, limits.max_memory
+    passed = used <= most or longest is not None
+    gates = [Gate(name="memory", passed=passed, value=used, limit=most, up_to_tokens=longest)]
     if best is not None:
         limit = limits.max_slowdown if before is None else None
         gates.append(Gate(name="slowdown", passed=_within(best, limit), value=best.slowdown, limit=limit))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from autodeploy.formats.common.flag_effects import unmodelled_reason
 from autodeploy.formats.common.import_result import (
     UNNAMED,
     ImportResult,
@@ -217,6 +218,8 @@ UNMODELLED: Final[dict[str, Any]] = {
     "data.neat_packing": False,
     "data.reset_attention_mask": False,
 }
+# Samples of tuning stand alone unless packed, and a batch is as long as its longest (data/data_factory.py: lf).
+PACKED: Final = ("data.packing", "data.neat_packing")
 # Of the argument classes.
 ACCUMULATED: Final = "training.gradient_accumulation_steps"
 DEFAULTS: Final = {"cutoff_len": 2048, "batch": 8, "accumulation": 1}
@@ -319,7 +322,11 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
             Message("field_fault.is_invalid", value=repr(str(stage)[:40])),
             Message("common.one_of", names="pt, sft"),
         )
-    training |= {"kind": "sft"} if stage == "sft" else {}
+    if stage == "sft":
+        training["kind"] = "sft"
+        if not any(reader.raw(path) for path in PACKED):
+            training["pads_samples"] = False
+            reader.log.unmodelled("/data/packing", "false", unmodelled_reason("--no-pad-to-seq-lengths", "") or "")
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
         training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "training.optimizer") or "adamw"

@@ -27,7 +27,7 @@ from autodeploy.formats.megatron.strategy import (
     read_strategy,
 )
 from autodeploy.formats.megatron.swift import is_swift, model_named, spelled
-from autodeploy.formats.megatron.tuning import read_tuning
+from autodeploy.formats.megatron.tuning import PACKED, read_tuning
 from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import DiagnosticsLog
 from autodeploy.specs.tuning import SEQUENCES_OF_A_PAIR
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 LEAST_MASK_GIB = 1 / 64  # of a micro batch, that is worth a word: 4,096 tokens
 MASKLESS = frozenset({NO_MASK, "--dataloader-inter-document-masking"})
-PACKED = ("--reset-attention-mask", "--reset-position-ids", "--neat-pack")  # modelled where lengths are told
 
 
 def import_launch_script(
@@ -87,6 +86,7 @@ def imported_launch(
     take_marks(text, document, strategy, reader.log)
     if "sequence_length_histogram" in document["training"]:
         reader.ignore(PACKED, Message("importers.predicted_as", what="sequence_length_histogram"))
+        document["training"].pop("pads_samples", None)  # the lengths are those of documents in full sequences
     release = release_of_marks(text)
     patched = release is not None and FEATURES["async_permutation"].variant(release) is not None
     if patched and reader.has(ASYNC_PERMUTATION) and strategy.get("moe_dispatcher") == "allgather":

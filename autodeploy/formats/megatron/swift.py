@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.launch_script import refused
+from autodeploy.formats.megatron.tuning import UNPADDED
 from autodeploy.formats.shell.values import Run, Value
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, at_place
@@ -99,6 +100,8 @@ def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
         flags |= {each.name: each for each in _spelled(word, flag)}
     if stage:
         flags["--stage"] = _flag(at, "--stage", stage)
+        if "--neat-pack" not in flags:  # rows end with their samples, `padding_free` or not
+            flags[UNPADDED] = _flag(at, UNPADDED)
     if tuner == "lora":
         flags["--lora-fusion"] = _flag(at, "--lora-fusion")
     return replace(script, program="", flags=flags, is_spelled=True, launcher=_launcher(script))

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 
+UNPADDED = "--no-pad-to-seq-lengths"
+SINGLE = frozenset({"--is-instruction-dataset", "--is-pairwise-dataset"})
+# Samples of several, which fill the sequence; modelled where lengths are told.
+PACKED = ("--reset-attention-mask", "--reset-position-ids", "--neat-pack")
+
+
 def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     """Kind and adapters of a training of a model; nothing of pre-training.
 
@@ -31,6 +37,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         return {"kind": "sft"} if reader.switch("--sft", "/training/kind") else {}
     reader.switch("--is-instruction-dataset", "/training/kind")
     training: dict[str, Any] = {"kind": stage.strip().lower()}
+    training |= _read_padding(reader)
     if training["kind"] == "dpo":
         training |= _read_pairs(reader, model)
     targets = reader.words("--lora-target-modules", "/training/lora/target_modules")
@@ -62,6 +69,18 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     if not reader.switch("--lora-fusion", "/training/lora"):
         reader.log.default("/training/lora", "fused", Message("importers.predicted_as", what="--lora-fusion"))
     return training | {"lora": sizes | {"target_modules": list(targets)}}
+
+
+def _read_padding(reader: FlagReader) -> dict[str, bool]:
+    """Samples of their own lengths: each alone in its row, and the rows of a micro batch as long as its longest.
+
+    Longer ones are cut at the sequence length. Source: MindSpeed-LLM @c77308a1 legacy/data/data_samplers.py,
+    tasks/preprocess/decoder_packed_mtf_dataset.py (_cut_instruction_token).
+    """
+    given = reader.script.flags.keys()
+    if UNPADDED not in given or given & {*PACKED, "--pack"} or not (given & SINGLE or reader.script.is_spelled):
+        return {}
+    return {"pads_samples": not reader.switch(UNPADDED, "/training/pads_samples")}
 
 
 def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,9 +124,13 @@ def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
         add(_BLOCK, "--sft")
         add(_BLOCK, "--sft-tokenizer-prompt-format", "default")
         add(_BLOCK, "--no-create-attention-mask-in-dataloader")
+        if not training.pads_samples:
+            arguments.note(Message("exporters.has_no_flag_in", framework="Megatron-LM", name="pads_samples: false"))
         return
     add(_BLOCK, "--stage", training.kind)
     add(_BLOCK, "--is-instruction-dataset")
+    if not training.pads_samples:
+        add(_BLOCK, UNPADDED)
     if training.kind == "dpo":
         loss = training.dpo or DpoSpec()
         add(_BLOCK, "--is-pairwise-dataset")
