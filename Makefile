@@ -26,7 +26,7 @@ TYPED := autodeploy api cost_models hardware_profiles docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak recommended processor-time replay stability freeze wheelhouse calibrate accuracy generation rl published backtest scoreboard flags conformance docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak recommended processor-time replay scale stability freeze wheelhouse calibrate accuracy generation rl published backtest scoreboard flags conformance docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes check_ratchet
 
 help: ## Say what can be made
@@ -98,6 +98,9 @@ recommended: $(STAMP) ## Hold what is recommended against searches with a featur
 
 replay: $(STAMP) ## Fit to runs on few cards and predict those on more; docs/replay.md
 	@$(BIN)/python -m docs.replay
+
+scale: $(STAMP) ## Compare runs on 1,024 cards and more with those on few; docs/scale.md
+	@$(BIN)/python -m docs.scale
 
 stability: $(STAMP) ## Search twelve specs again wherever their uncertain numbers may be, about an hour; docs/stability.md
 	@$(BIN)/python -m docs.stability

@@ -1,6 +1,6 @@
 """Writes docs/scale.md: what many devices add to a step, where each number is from, and what runs on 1,024 cards say.
 
-`python -m docs.scale`; half a minute of processor time.
+`make scale`; half a minute of processor time.
 """
 
 from __future__ import annotations

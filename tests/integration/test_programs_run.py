@@ -318,6 +318,12 @@ def replay(cut: Cut) -> None:
     assert "its own on fewer cards" in text
 
 
+def scale(cut: Cut) -> None:
+    series = [r for r in shipped_records() if r.id.startswith("dgxc_v25.04.02_llama70b_") and r.id.endswith("_bf16")]
+    cut.main([r for r in series if (r.cluster.num_npus or 0) in {64, 1024}], cut.folder / "page.md")
+    assert " on 64 |" in (cut.folder / "page.md").read_text(encoding="utf-8")
+
+
 def sealed_predictions(cut: Cut) -> None:
     cut.set(PAGE=cut.folder / "page.md")
     cut.main()
@@ -361,6 +367,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.recommendations": recommendations,
     "docs.stability": stability,
     "docs.replay": replay,
+    "docs.scale": scale,
     "docs.sealed_predictions": sealed_predictions,
     "tests.benchmarks.commissioned": commissioned,
     "tests.benchmarks.rehearsals": rehearsals,
