@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -54,6 +55,14 @@ def read_page(name: str, lang: Language) -> Page | None:
         if spoken in {lang, "en"} and (FOLDER / f"{folder}{name}.md").is_file():
             return _page(f"{folder}{name}", spoken)
     return None
+
+
+@cache
+def titles(lang: Language) -> dict[str, str]:
+    """Titles of pages in the language of an index, by the names of the pages."""
+    index = read_page("index", lang)
+    links = re.findall(r'href="docs/([^"#]*)[^"]*">([^<]*)<', "" if index is None else index.html)
+    return {page: html.unescape(words) for page, words in links}
 
 
 @cache  # of pages that are there: anybody can ask for names of others
@@ -116,10 +125,13 @@ def documentation(request: Request, name: str = "index") -> Response:
     page = read_page(name.strip("/") or "index", language_of(request))
     if page is None:
         return not_found(request, NotFoundError())
-    return _shown(request, page)
+    title = page.title
+    if page.lang != language_of(request):
+        title = titles(language_of(request)).get(name.strip("/"), title)
+    return _shown(request, page, title)
 
 
-def _shown(request: Request, page: Page) -> HTMLResponse:
+def _shown(request: Request, page: Page, title: str) -> HTMLResponse:
     kept = requested_language(request)
 
     def lead(found: re.Match[str]) -> str:
@@ -128,4 +140,4 @@ def _shown(request: Request, page: Page) -> HTMLResponse:
         return f'{name}="{request.scope.get("root_path", "")}/{address}{asked}{anchor}"'
 
     body = re.sub(r'(href|src)="(docs/[^"#]*)([^"]*)"', lead, page.html).replace("<pre>", '<pre tabindex="0">')
-    return render(request, "docs.html", page=page, body=Markup(body))
+    return render(request, "docs.html", page=page, title=title, body=Markup(body))

@@ -10,7 +10,7 @@ import typer
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from autodeploy.messages import Language
     from hardware_profiles import Profile
@@ -199,7 +199,10 @@ def show_stack(
     def titles(*names: str) -> list[str]:
         return [command_text(language(lang), each) for each in names]
 
-    rows = [[f"{section}.{fact}", *rest] for section, fact, *rest in stack.rows()]
+    def said(texts: Iterable[str]) -> list[str]:
+        return [in_language(text, language(lang)) for text in texts]
+
+    rows = [said((f"{section}.{fact}", *rest)) for section, fact, *rest in stack.rows()]
     facts = table_text(titles("fact", "value", "kind", "source"), rows, whole=frozenset({0}))
-    sources = table_text(titles("source", "meaning"), [[*each] for each in stack.sources.items()])
+    sources = table_text(titles("source", "meaning"), [said(each) for each in stack.meanings.items()])
     write_report("\n".join((f"{stack.name}: {in_language(stack.said, language(lang))}\n", facts, sources)), None)

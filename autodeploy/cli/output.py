@@ -108,11 +108,11 @@ LEAST_COLUMNS, MOST_COLUMNS = 80, 200
 MAX_WHOLE_COLUMNS = 34  # columns of a cell that is not folded, at most; an id has as many as it has
 
 
-def columns() -> int:
-    """Columns of the terminal within 80 to 200; 100 where the report goes to a file or a pipe."""
+def columns(stream: TextIO | None = None) -> int:
+    """Columns of the terminal within 80 to 200; 100 where the stream (stdout) goes to a file or a pipe."""
     from shutil import get_terminal_size
 
-    if not sys.stdout.isatty():
+    if not (stream or sys.stdout).isatty():
         return 100
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, get_terminal_size((100, 24)).columns))
 
@@ -203,9 +203,10 @@ def talk(text: str) -> None:
 def notify(key: str, **values: object) -> None:
     """A sentence of section `command` to the person, in the language of the command."""
     from autodeploy.cli.options import current_language
-    from autodeploy.reports.wording import command_text
+    from autodeploy.reports.wording import command_text, wrap
 
-    talk(command_text(current_language(), key, **values))
+    text = command_text(current_language(), key, **values)
+    talk("\n".join(wrap(text, columns(sys.stderr))) if sys.stderr.isatty() else text)
 
 
 def table_text(

@@ -75,21 +75,25 @@ def message_or(english: str, key: str) -> str:
 
 @cache
 def _patterns(section: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Texts of a section as patterns of their English, the longest first, where they have words of their own."""
+    """Texts of a section as patterns of their English, the longest first; those with blanks where they have words of
+    their own.
+    """
     found = []
     for key, template in section_texts("en", section).items():
         pieces = [*Formatter().parse(template)]
         names = [name for _, name, *_ in pieces if name]
         own = sum(len(literal) for literal, *_ in pieces)
         plain = all(not spec for _, name, spec, _ in pieces if name) and len(names) == len(set(names))
-        if own >= LEAST_LITERAL and plain and not key.endswith(("_one", "_other")):
+        if (own >= LEAST_LITERAL or not names) and plain and not key.endswith(("_one", "_other")):
             pattern = "".join(re.escape(text) + (f"(?P<{name}>.+?)" if name else "") for text, name, *_ in pieces)
             found.append((f"{section}.{key}", re.compile(pattern, re.DOTALL)))
     return tuple(sorted(found, key=lambda each: -len(each[1].pattern)))
 
 
 def recovered(text: str, sections: tuple[str, ...]) -> str:
-    """The message whose English a stored text is, such as a doubt of a spec; the text itself where it is none."""
+    """The message whose English a stored text is, such as a doubt of a spec, or those of its parts between semicolons;
+    the text itself where it is none.
+    """
     if isinstance(text, Message):
         return text
     for section in sections:
@@ -97,6 +101,11 @@ def recovered(text: str, sections: tuple[str, ...]) -> str:
             match = pattern.fullmatch(text)
             if match is not None:
                 return _made(text, key, match.groupdict())
+    parts = text.split("; ")
+    if len(parts) > 1:
+        inners = tuple(recovered(part, sections) for part in parts)
+        known = any(isinstance(part, Message) for part in inners)
+        return _made(text, "list.semicolon", {"parts": inners}) if known else text
     place, colon, rest = text.partition(": ")
     inner = recovered(rest, sections) if colon else rest
     return _made(text, "common.place", {"place": place, "message": inner}) if isinstance(inner, Message) else text

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from autodeploy.kit.errors import FieldError, SpecError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined, recovered
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.host import HOST_UNITS, HOST_VALUES, HostSoftware, host_value_is_valid
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -57,6 +57,8 @@ KNOWN_VALUES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyT
     {"formats": FORMAT_VALUES, "host": {**HOST_VALUES, **{name: (unit,) for name, unit in HOST_UNITS.items()}}}
 )
 TODAY: Final = "master"
+NOTES: Final = ("stack_note",)
+"""Section of the texts of sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +168,15 @@ class Stack:
         facts = [dict(zip(names, row, strict=True)) for row in self.rows()]
         return {**self.summary(), "as_of": self.as_of, "facts": facts, "sources": {**self.sources}}
 
+    @property
+    def meanings(self) -> dict[str, str]:
+        """Meaning of the names by which sources begin."""
+        return {name: recovered(meaning, NOTES) for name, meaning in self.sources.items()}
+
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Section, name, value with its conditions, kind and source of every fact."""
         return [
-            (section, name, _said(fact), fact.kind, fact.source)
+            (section, name, _said(fact), fact.kind, recovered(fact.source, NOTES))
             for section in SECTIONS
             for name, facts in self.facts[section].items()
             for fact in facts
@@ -479,11 +486,19 @@ def _day(text: str, released: Mapping[str, str]) -> str:
 
 def _said(fact: Fact) -> str:
     """The value of a fact and what it depends on, in one line."""
-    parts = [f"{fact.value} {fact.unit}".strip() or "on"]
+    parts: list[str] = [f"{fact.value} {fact.unit}".strip() or Message("stack_fact.on")]
     if fact.interval:
-        parts.append("80 %: {:g} to {:g}".format(*fact.interval))
+        low, high = (f"{end:g}" for end in fact.interval)
+        parts.append(Message("stack_fact.interval", low=low, high=high))
     for name, condition in (("when", fact.when), ("before", fact.before), ("since", fact.since)):
         if condition:
-            parts.append(f"{name} " + ", ".join(f"{key} {value}" for key, value in condition.items()))
-    parts += [f"{word} {text}" for word, text in (("off by", fact.off_by), ("on by", fact.on_by)) if text]
-    return "; ".join(parts + ([f"unless {fact.unless}"] if fact.unless else []))
+            conditions = joined(Message(f"stack_fact.if_{key}", value=str(value)) for key, value in condition.items())
+            parts.append(Message(f"stack_fact.{name}", conditions=conditions))
+    parts += [
+        Message(f"stack_fact.{way}", flag=flag)
+        for way, flag in (("off_by", fact.off_by), ("on_by", fact.on_by))
+        if flag
+    ]
+    if fact.unless:
+        parts.append(Message("stack_fact.unless", feature=fact.unless))
+    return joined(parts, "semicolon")

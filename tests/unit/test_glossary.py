@@ -65,4 +65,5 @@ def test_the_documentation_or_a_text_has_the_term(term):
 @pytest.mark.parametrize(("lang", "texts"), [("en", ENGLISH), ("zh", CHINESE)])
 def test_avoided_words_are_gone(lang, texts):
     words = re.compile("|".join(rf"\b{word}" if lang == "en" else word for word in AVOIDED[lang]), re.IGNORECASE)
-    assert {key: text for key, text in texts.items() if words.search(words_of(text))} == {}
+    own = {key: text for key, text in texts.items() if not key.startswith("profile_note.")}  # told by profiles' files
+    assert {key: text for key, text in own.items() if words.search(words_of(text))} == {}

@@ -53,7 +53,17 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Sections whose keys are names of rules, parts, fields and types of errors.
 BY_NAME = frozenset(
     {
-        *("part", "reference", "field_fault", "list", "shape_reason", "problem", "profile_note"),
+        *(
+            "part",
+            "reference",
+            "field_fault",
+            "list",
+            "shape_reason",
+            "problem",
+            "profile_note",
+            "stack_note",
+            "stack_fact",
+        ),
     }
 )
 # Sections of records' texts: their English stands with the records.

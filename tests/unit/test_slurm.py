@@ -87,6 +87,20 @@ def test_a_slurm_job_starts_the_script_on_every_node(tmp_path: Path) -> None:
     assert all(name in text.split("set -euo")[0] for name in asked)
 
 
+@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "9", "SLURM_SUBMIT_DIR": "nowhere"}])
+def test_a_dry_run_outside_a_job_prints_what_the_first_node_runs(tmp_path: Path, job: dict[str, str]) -> None:
+    text = exported("slurm")
+    script = tmp_path / "job.sh"
+    script.write_text(text)
+    inner = text.split(f"<<'{MARK}'\n")[1].split(f"\n{MARK}\n")[0]
+    asked = {name: value for name, value in given(inner).items() if name not in {"NODE_RANK", "MASTER_ADDR"}}
+    done = run(script, {**asked, **job, "DRY_RUN": "1", "ALLOW_OTHER_RELEASE": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("torchrun ")
+    assert "--node_rank 0 --master_addr node0 " in done.stdout
+    assert list(tmp_path.iterdir()) == [script]
+
+
 def test_the_script_reads_back_as_its_strategy() -> None:
     imported = import_document(exported("mindspeed-llm"), "pretrain.sh", variables=given(exported("mindspeed-llm")))
     strategy = factories.plan_set(1).plans[0].strategy

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.ui.views import NOTES
+from api.ui.documentation import read_page, titles
+from api.ui.views import NOTES, profile_page
 from autodeploy.cli.exits import asked_language, report_error
 from autodeploy.cli.what_if import answer_text
 from autodeploy.costs.inputs.build_context import spec_context
@@ -20,6 +21,7 @@ from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.space.rules import load_rules
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.stack.software import shipped_stacks
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -135,3 +137,39 @@ def test_fits_of_profiles_and_their_factors_are_known_by_their_english() -> None
             known = recovered(text, NOTES)
             assert isinstance(known, Message), text
             assert in_language(known, "zh") != text
+
+
+def english_left(text: str) -> bool:
+    """Whether a Chinese text has a word of prose and no Chinese; names, paths, flags and numbers have none."""
+    words = (word.strip(".,;:()'") for word in text.split())
+    return not CHINESE.search(text) and any(re.fullmatch(r"[a-z]{2,}('s)?", word) for word in words)
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_every_source_and_note_of_a_shipped_profile_has_its_chinese(name: str) -> None:
+    shown = [number for _, numbers in profile_page(load_profile(name)).groups for number in numbers]
+    assert len(shown) > 50
+    for number in shown:
+        for part in in_language(number.source, "zh").split("；"):
+            assert not english_left(part), (number.name, part)
+
+
+def test_every_source_of_a_shipped_stack_has_its_chinese_and_so_have_conditions() -> None:
+    stacks = shipped_stacks().values()
+    assert any(english_left(source) for stack in stacks for *_, source in stack.rows())  # in English
+    for stack in stacks:
+        sources = [*(source for *_, source in stack.rows()), *stack.meanings.values()]
+        assert [source for source in sources if english_left(in_language(source, "zh"))] == [], stack.name
+        for section, name, value, *_ in stack.rows():
+            conditions = in_language(value, "zh").partition("；")[2]
+            assert not conditions or CHINESE.search(conditions), (stack.name, section, name)
+
+
+def test_the_chinese_index_has_a_title_for_every_page_of_the_english_one() -> None:
+    english, chinese = titles("en"), titles("zh")
+    assert len(english) > 50
+    assert set(english) - {"index"} == set(chinese)
+    for name in chinese:
+        page = read_page(name, "zh")
+        assert page is not None
+        assert page.lang == "zh" or CHINESE.search(chinese[name]) or chinese[name] in {"PlanSet", "Spec", "Rollout"}

@@ -27,6 +27,16 @@ SET_BY_SLURM = ("MASTER_ADDR", "NODE_RANK")
 MARK = "AUTODEPLOY_LAUNCH"
 
 
+OUTSIDE_A_JOB = """\
+# DRY_RUN=1 outside a job prints what its first node would run.
+if [[ -n "${DRY_RUN:-}" ]] && { [[ -z "${SLURM_JOB_ID:-}" ]] || ! command -v scontrol > /dev/null; }; then
+    SLURM_JOB_ID=0 SLURM_JOB_NODELIST=node0 SLURM_SUBMIT_DIR="$(mktemp -d)"
+    scontrol() { echo node0; }
+    srun() { SLURM_NODEID=0 "${@:2}"; }
+fi
+"""
+
+
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The batch script, with the launch script inside.
 
@@ -63,6 +73,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
             *(f"# Note: {note}" for note in script.notes),
             "set -euo pipefail",
             "",
+            OUTSIDE_A_JOB,
             'MASTER_ADDR="$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)"',
             'MASTER_PORT="${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}"',
             "export MASTER_ADDR MASTER_PORT",
