@@ -335,11 +335,14 @@ def axes_in_words(axes: Iterable[str], lang: Language) -> str:
 
 
 def memory_line(plan: Plan, lang: Language) -> str:
-    """Peak and limit with the interval, the chance to fit, and the imbalance of experts that it survives."""
+    """Peak and limit with the interval, the chance to fit, and the imbalance of experts that it survives.
+
+    A launch that lacks memory at the assumed imbalance may fit where experts are more even: it says so, too.
+    """
     facts = [fits_words(plan, lang)]
     if not plan.fits:
         facts.append(excess_words(plan, lang))
-    elif plan.oom_imbalance is not None:
+    if plan.oom_imbalance is not None and (plan.fits or plan.oom_imbalance >= 1.0):
         facts.append(report_text(lang, "oom", limit=f"{plan.oom_imbalance:.1f}"))
     return report_text(lang, "semicolon").join(facts)
 

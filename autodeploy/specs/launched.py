@@ -161,7 +161,11 @@ _FILES: Final = (_by("mindspeed-llm-fsdp2"), _by("torchtitan-npu"), _by("mindfor
 _ALL: Final = (_by("megatron"), *_FILES)
 WAYS: Final[dict[str, tuple[Variant, ...]]] = {
     "pretrain": _ALL,
-    "sft": (_by("mindspeed-llm", "--stage", "sft"), _by("megatron", "--sft", unless=("mindspeed",))),
+    "sft": (
+        _by("mindspeed-llm", "--stage", "sft"),
+        _by("megatron", "--sft", unless=("mindspeed",)),
+        _by("mindspeed-llm-fsdp2"),
+    ),
     "dpo": (_by("mindspeed-llm", "--stage", "dpo"),),
     "lora": (_by("mindspeed-llm", "--lora-target-modules"),),
     "bf16": _ALL,

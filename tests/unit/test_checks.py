@@ -161,6 +161,10 @@ def test_only_a_mixture_of_experts_is_told_of_its_experts(good: CheckReport) -> 
     plan = good.plan.model_copy(update={"oom_imbalance": 2.4})
     moe = good.model_copy(update={"spec": good.spec | {"model": good.spec["model"] | experts}, "plan": plan})
     assert "OOM if expert imbalance exceeds 2.4" in " ".join(render_check(moe).split())
+    for survived, told in ((1.4, True), (0.7, False)):  # more even experts fit, or not even those
+        lacking = plan.model_copy(update={"fits": False, "oom_imbalance": survived})
+        text = " ".join(render_check(moe.model_copy(update={"plan": lacking})).split())
+        assert (f"OOM if expert imbalance exceeds {survived}" in text) is told
 
 
 def test_no_more_layers_are_recomputed_than_memory_asks_for(launch: Launch, good: CheckReport) -> None:

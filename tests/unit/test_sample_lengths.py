@@ -144,6 +144,16 @@ def test_ms_swift_pads_nothing(words: str, padded: bool | None) -> None:
     assert training.get("pads_samples") is padded
 
 
+def test_ms_swift_cuts_at_the_models_maximum_where_no_length_is_given() -> None:
+    text = f"NPROC_PER_NODE=8 {SWIFT}".replace("--max_length 4096 ", "")
+    found = import_document(text, "a.sh")
+    training, recipe = found.document["training"], found.document["model"]["recipe"]
+    assert training["seq_length"] == recipe["max_position_embeddings"]
+    assert any("/training/seq_length" in text for text in found.diagnostics.assumptions)
+    given = import_document(f"NPROC_PER_NODE=8 {SWIFT}", "a.sh")
+    assert not any("/training/seq_length" in text for text in given.diagnostics.assumptions)
+
+
 @pytest.mark.parametrize(("data", "padded"), [("", False), ("  packing: true\n", None), ("  packing: false\n", False)])
 def test_the_fsdp2_backend_pads_to_the_longest(data: str, padded: bool | None) -> None:
     text = (
@@ -179,6 +189,21 @@ def test_an_estimate_says_it_and_succeeds(
     assert json.loads(capsys.readouterr().out)["fits_to_tokens"] == told.gates[1].up_to_tokens
     assert run("estimate", str(path)) == 0
     assert f"{told.gates[1].up_to_tokens:,}" in capsys.readouterr().out
+
+
+def test_tuning_by_the_fsdp2_backend_is_launched() -> None:
+    text = (
+        "model: {model_name_or_path: Qwen/Qwen3-8B}\ndata: {cutoff_len: 4096}\n"
+        "parallel: {fsdp_size: 8, fsdp_modules: ['model.layers.{*}', model.embed_tokens, lm_head]}\n"
+        "training: {stage: sft, per_device_train_batch_size: 1}\n"
+    )
+    imported = import_document(text, "a.yaml")
+    found = check(launch_of(imported, "ascend-800t-a2"), planner=PLANNER)
+    assert "training_is_launched" not in {rule.rule for rule in found.broken_rules}
+    plans = factories.plan_set(spec=parse_spec(found.spec))
+    assert found.plan is not None
+    written = import_document(export(plans, found.plan, "mindspeed-llm-fsdp2").text, "b.yaml").document["training"]
+    assert (written["kind"], written["pads_samples"]) == ("sft", False)
 
 
 def test_a_script_for_mindspeed_llm_pads_as_its_spec(told: CheckReport) -> None:

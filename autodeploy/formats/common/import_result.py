@@ -223,11 +223,13 @@ class ImportResult:
         from autodeploy.specs.reading import read_spec_document
 
         if self.kind == "launch-script" and "seq_length" not in self.document["training"]:
+            spelled = self.script is not None and self.script.is_spelled
+            missing = Message("importers.set_it", option="--max_length N") if spelled else ""
             unread = [note.reason for note in self.diagnostics.ignored if _is_unread(note.reason)]
             raise SpecError(
                 Message("common.is_required", name="--seq-length"),
                 path="/training/seq_length",
-                hint=joined(unread, "semicolon") if unread else "",
+                hint=joined(unread, "semicolon") if unread else missing,
             )
         return read_spec_document(self.spec_document(cluster, device, num_npus), base_dir=self.base_dir)
 

@@ -48,7 +48,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
             Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed-LLM FSDP2")
         )
     training: dict[str, Any] = {
-        "stage": "pt",
+        "stage": "sft" if spec.training.kind == "sft" else "pt",
         "optimizer": "adamw" if "unfused_optimizer" in strategy.features else "fused_adamw",
         "per_device_train_batch_size": strategy.micro_batch_size,
         "gradient_accumulation_steps": plan.micro_batches,
@@ -63,11 +63,21 @@ def configuration(launch: Launch) -> dict[str, Any]:
     launch.arguments.note(Message("exporters.not_given", names="lr", field="--training.lr"))
     return {
         "model": _model(launch),
-        "data": {"cutoff_len": spec.training.seq_length, "data_manager_type": "mg"},
+        "data": _data(launch),
         "parallel": _parallel(launch),
         "training": training,
         "optimization": _optimization(launch),
     }
+
+
+def _data(launch: Launch) -> dict[str, Any]:
+    """Samples of a data manager for each stage; those of documents with told lengths are packed."""
+    training = launch.spec.training
+    if training.kind != "sft":
+        return {"cutoff_len": training.seq_length, "data_manager_type": "mg"}
+    launch.arguments.note(Message("exporters.not_given", names="template", field="--data.template"))
+    packed = {"packing": True, "neat_packing": True} if training.sequence_length_histogram is not None else {}
+    return {"cutoff_len": training.seq_length, "data_manager_type": "lf"} | packed
 
 
 def _model(launch: Launch) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from autodeploy.formats.megatron.strategy import (
     read_optimizer,
     read_strategy,
 )
-from autodeploy.formats.megatron.swift import is_swift, model_named, spelled
+from autodeploy.formats.megatron.swift import is_longest_of_model, is_swift, model_named, spelled
 from autodeploy.formats.megatron.tuning import PACKED, read_tuning
 from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import DiagnosticsLog
@@ -182,6 +182,8 @@ def _run(reader: FlagReader) -> dict[str, Any]:
 def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, model: dict[str, Any]) -> dict[str, Any]:
     sequence = reader.number("--seq-length", "/training/seq_length")
     training: dict[str, Any] = {} if sequence is None else {"seq_length": sequence}
+    if sequence and is_longest_of_model(reader.script):
+        reader.log.doubt("/training/seq_length", sequence, Message("importers.longest_of_model"))
     batch = reader.number("--global-batch-size", "/training/global_batch_size")
     if batch is None and ranks is not None:
         degrees = strategy["tp"] * strategy["pp"] * strategy["cp"]

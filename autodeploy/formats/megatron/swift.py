@@ -92,8 +92,11 @@ def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
         del defaults["recompute_modules"]
     at = model_named(script)
     flags = {name: _flag(at, name, str(model[field])) for name, field in _SHAPE.items() if model.get(field)}
-    positions = model.get("recipe", {}).get("max_position_embeddings") or (given.get("max_length") or at).text
+    most = model.get("recipe", {}).get("max_position_embeddings")
+    positions = most or (given.get("max_length") or at).text
     flags["--max-position-embeddings"] = _flag(at, "--max-position-embeddings", str(positions))
+    if most and not {"max_length", "packing_length"} & given.keys():
+        flags["--seq-length"] = _flag(at, "--seq-length", str(most))  # base_args.py: the model's own maximum
     if "--num-query-groups" in flags:
         flags["--group-query-attention"] = _flag(at, "--group-query-attention")
     for word, flag in ({name: _flag(at, f"--{name}", str(value)) for name, value in defaults.items()} | given).items():
@@ -105,6 +108,12 @@ def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
     if tuner == "lora":
         flags["--lora-fusion"] = _flag(at, "--lora-fusion")
     return replace(script, program="", flags=flags, is_spelled=True, launcher=_launcher(script))
+
+
+def is_longest_of_model(script: LaunchScript) -> bool:
+    """Whether a spelled launch says no length: it has the place of the model's name, as the model's positions have."""
+    flags = script.flags
+    return script.is_spelled and flags["--seq-length"].at == flags["--max-position-embeddings"].at
 
 
 def _dropped(given: Mapping[str, GivenFlag]) -> bool:
