@@ -17,7 +17,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.store.base import first_id_at
 from autodeploy.service.store.searches import indexed_status
-from autodeploy.service.store.tables import STATUSES, SearchRow, TagRow
+from autodeploy.service.store.tables import STATUSES, WHOLE_NUMBERS, SearchRow, TagRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,14 +180,15 @@ def _ids(session: Session, where: SearchFilter, order: _Order, limit: int) -> li
         return found
     conditions = _ranges(session, where)
     if where.tag is not None:
-        conditions.append(_is_tagged(where.tag))
+        tagged = _tagged(where.tag)
+        few = _is_few(session, tagged, MAX_TAGGED_LOOKUPS)
+        conditions.append(SearchRow.id.in_(tagged) if few else _is_tagged(where.tag))
     return _gathered(session, conditions, order, limit)
 
 
 def _first(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
     """The page, from the rows of what is rare or the beginning of the order, and whether that is all of it."""
-    tagged = select(TagRow.search_id).where(TagRow.tag == where.tag)
-    if where.tag is not None and _is_few(session, tagged, MAX_TAGGED_LOOKUPS):
+    if where.tag is not None and _is_few(session, tagged := _tagged(where.tag), MAX_TAGGED_LOOKUPS):
         return _gathered(session, [*_filters(where), SearchRow.id.in_(tagged)], order, limit), True
     found, complete = _walked(session, where, order, limit)
     if not complete and (rare := _of_rare(session, where, order, limit)) is not None:
@@ -362,6 +363,10 @@ def indexed_word(column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
     return column + literal_column("''")
 
 
+def _tagged(tag: str) -> Select[Any]:
+    return select(TagRow.search_id).where(TagRow.tag == tag)
+
+
 def _is_tagged(tag: str) -> ColumnElement[bool]:
     """Looked up for each row; with an offset PostgreSQL does not join the rows with all that have the tag instead."""
     return select(TagRow.tag).where(TagRow.search_id == SearchRow.id, TagRow.tag == tag).offset(0).exists()
@@ -441,7 +446,12 @@ def _stretch(
         end = session.execute(part.offset(walked).limit(1)).one_or_none()
     if end is not None:
         valued = [(key, value) for key, value in zip(keys, end, strict=True) if value is not None]
-        place = [*place, order.until(*zip(*valued, strict=True))]
+        if (
+            keys[0].key in WHOLE_NUMBERS
+        ):  # of so many equal values no statistics tell how few rows come before one of them
+            place = [SearchRow.id.in_(select(SearchRow.id).where(*place).order_by(*ordered).limit(walked))]
+        else:
+            place = [*place, order.until(*zip(*valued, strict=True))]
     return list(session.scalars(query.where(*place, *filters).order_by(*ordered).limit(limit))), end is None
 
 
