@@ -42,7 +42,7 @@ PLANS: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
         {"tp": 2, "pp": 8, "vpp": 2, "ep": 32, "etp": 1, "schedule": "dualpipev"}
         # As a search lists them, with facts of the stack beside what flags switch.
         | {"features": (*EXPERTS, "dualpipev", "regathers_latents", "regathers_shared")}
-        | {"layers_per_stage": [[4, 1], *[[4, 4]] * 7], "recompute": ZERO_MEMORY, "swap": ["unpermute"]},
+        | {"layers_per_stage": [[4, 1], *[[4, 4]] * 7], "recompute": ZERO_MEMORY, "swap": ["core_attn_out"]},
     ),
 }
 # Of another framework than those above: preset and so on, likewise.
