@@ -199,11 +199,12 @@ def _first(session: Session, where: SearchFilter, order: _Order, limit: int) -> 
 def _of_rare(session: Session, where: SearchFilter, order: _Order, limit: int) -> list[str] | None:
     """The page from the rows of a rare word; None where all words are common."""
     words = _words(session, where)
-    if not any(_is_rare(session, word, value) for word, value in words):
+    rare = next((word == value for word, value in words if _is_rare(session, word, value)), None)
+    if rare is None:
         return None
     tags = [] if where.tag is None else [_is_tagged(where.tag)]
-    conditions = [word == value for word, value in words]
-    return _gathered(session, [*_filters(where, unindexed=True), *conditions, *tags], order, limit)
+    # By the index of that word alone: SQLite does not know which of several is rare.
+    return _gathered(session, [*_filters(where, unindexed=True), rare, *tags], order, limit)
 
 
 def _is_rare(session: Session, word: ColumnElement[Any], value: str) -> bool:
