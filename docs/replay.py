@@ -132,8 +132,8 @@ LEAD = (
 GROWTH = (
     "from one size to twice that of {count} configurations the prediction of time loses {middle:.1f} % (median; "
     "standard deviation {spread:.1f} %): what is left of slow hosts, shared links and collectives of thousands of"
-    " ranks once the cost of a doubling is priced. No run names its stragglers or the traffic beside it, so they "
-    "stay a width."
+    " ranks once the wait for the slowest device is priced. No run names its stragglers or the traffic beside it, so "
+    "they stay a width."
 )
 
 
