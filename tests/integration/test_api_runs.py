@@ -40,7 +40,7 @@ def kept_calls() -> Iterator[None]:
     """Every app of this module asks the same processes: they know no database."""
     calls = KeptCalls(quick_settings("sqlite:///unused.db"), QUICK)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "CallPool", lambda settings, planner, tally=None: calls)
+        patch.setattr(session, "CallPool", lambda *_: calls)
         yield
     CallPool.close(calls)
 

@@ -57,7 +57,7 @@ def test_no_cause_is_less_certain_after_a_launch_that_passed():
         assert all(each.after <= each.before * (1.0 + 1e-6) for each in doubts.values())
         assert doubts["imbalance"].after == doubts["imbalance"].before  # no step time tells it
     first = {each.cause: each for each in commissioned("experts A2").launches[0].doubts}
-    assert first["memory"].after < 0.9 * first["memory"].before  # its peak was as predicted
+    assert first["memory"].after < 0.92 * first["memory"].before  # its peak was as predicted
     assert first["software"].after < 0.8 * first["software"].before
 
 

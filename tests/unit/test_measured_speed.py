@@ -182,7 +182,7 @@ def test_a_search_multiplies_every_time_and_says_so() -> None:
     assert found.reference is not None
     assert found.reference.step_time_s == pytest.approx(MEASURED_S, rel=1e-5), "the public recipe itself"
     text = " ".join(render_plan_set(found).split())
-    assert "all times are scaled by 1.11: the measured run MSF02 took 8.6" in text
+    assert "all times are scaled by 1.1: the measured run MSF02 took 8.6" in text
     for point in found.pareto:
         assert point.step_time_s in [plan.step_time_s for plan in found.plans] or point.rank is None
 
@@ -201,7 +201,7 @@ def test_nothing_is_called_better_that_takes_longer_than_what_was_measured() -> 
 
 
 def test_reports_of_one_launch_say_it_too() -> None:
-    told = "all times are scaled by 1.11"
+    told = "all times are scaled by 1.1"
     assert told in " ".join(render_check(checked()).split())
     assert told in " ".join(render_plan(launch().spec, predicted()).split())
     assert told in " ".join(improve_text(improved()).split())

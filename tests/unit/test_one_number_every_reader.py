@@ -64,9 +64,10 @@ def changed_profile(folder: Path, path: str, factor: float) -> Path:
 
 @cache
 def record() -> Record:
-    """A run on several nodes with tensor and data parallelism, on release band current."""
+    """A run on several nodes with tensor and data parallelism and even stages, on release band current."""
     found = [r for r in shipped_records() if r.cluster.profile == NAME and r.framework == "mindspeed-llm"]
-    several = next(r for r in found if int(r.cluster.num_npus or 0) >= 16 and r.strategy.tp > 1)
+    even = (r for r in found if r.strategy.layers_per_stage is None)
+    several = next(r for r in even if int(r.cluster.num_npus or 0) >= 16 and r.strategy.tp > 1)
     return several.model_copy(
         update={"date": "2025-06-01", "cluster": several.cluster.model_copy(update={"device": None})}
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.search.branch_and_bound.worker_process import LARGE_QUESTION_BYTES, WorkerProcess, by_two
+from autodeploy.search.branch_and_bound.worker_process import LARGE_QUESTION_BYTES, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,23 +126,3 @@ def test_it_stops_when_the_process_that_asks_is_gone(tmp_path: Path) -> None:
     os.kill(asking, signal.SIGKILL)
     os.waitpid(asking, 0)
     wait_for(lambda: not mark.exists())
-
-
-@pytest.mark.parametrize("parallel", [True, False])
-def test_two_answer_in_the_order_of_the_questions(parallel: bool) -> None:
-    def squares(half: range) -> list[int]:
-        return [number**2 for number in half]
-
-    class Squares:
-        stopped = staticmethod(lambda: False)
-
-        def of(self, half: range) -> tuple[int, list[int]]:
-            return os.getpid(), squares(half)
-
-    for asked in ([], [range(1)], [range(0, 5, 2), range(1, 5, 2)], [range(2), range(3), range(4)]):
-        found = by_two(Squares(), Squares.of, asked, parallel=parallel, should_cancel=None)
-        assert found is not None
-        assert [answer for _, answer in found] == [squares(half) for half in asked]
-        assert len({process for process, _ in found}) == min(len(asked), 2 if parallel else 1)
-    cancelled = by_two(Counting(), Counting.add, [1, 2], parallel=parallel, should_cancel=lambda: True)
-    assert cancelled is None or not parallel

@@ -97,12 +97,12 @@ def expected_maximum(ranks: float, relative: float, third: float, share: float, 
     skewness /= variance**1.5
     excess = _bisected(lambda x: (x + 3.0) * math.sqrt(x) - skewness, max(1.0, skewness))
     sigma = math.sqrt(math.log1p(excess))
-    total = sum(weight * math.expm1(sigma * z - sigma * sigma / 2.0) for z, weight in _largest_of(ranks))
+    total = sum(weight * math.expm1(sigma * z - sigma * sigma / 2.0) for z, weight in largest_of(ranks))
     return 1.0 + math.sqrt(variance / excess) * total
 
 
 @lru_cache(maxsize=64)
-def _largest_of(ranks: float) -> list[tuple[float, float]]:
+def largest_of(ranks: float) -> list[tuple[float, float]]:
     """Places z and what the largest of so many standard normal variables has there, where that counts."""
     step, found = 0.05, []
     for index in range(-230, 260):
