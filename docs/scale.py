@@ -301,7 +301,7 @@ def _large(large: Sequence[Timed], series: Sequence[Sequence[Timed]]) -> list[st
 
 
 def _told(run: Timed, first: Timed | None) -> str:
-    """Where an error beyond FAR_OFF comes from, as far as that is known."""
+    """Cause of an error beyond FAR_OFF, as far as it is known."""
     if abs(run.error()) <= FAR_OFF:
         return ""
     if not fits_time(run.record):

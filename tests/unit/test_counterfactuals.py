@@ -94,10 +94,8 @@ def test_where_an_axis_has_no_plan_the_next_one_is_told(monkeypatch: pytest.Monk
         steps = steps_from(*args)
         return [replace(steps[0], axes={**steps[0].axes, "micro_batch_size": 999}), *steps]
 
-    told = planned("dense").counterfactuals
+    # Steps that are all near each other: of one that is far behind the template stands, unless it is made alone.
+    told = planned("experts").counterfactuals
     monkeypatch.setattr(advice, "steps_from", with_a_hopeless_one)
-    found = planner.plan(spec_of("dense")).counterfactuals
-    assert [each.axes for each in found] == [each.axes for each in told]
-    # Layouts are levelled together, so that another one beside them moves a step a little.
-    assert [each.step_time_s for each in found] == pytest.approx([each.step_time_s for each in told], rel=0.005)
+    assert planner.plan(spec_of("experts")).counterfactuals == told
     assert len(told) == 3

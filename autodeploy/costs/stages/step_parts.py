@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.layers.layer_cost import LayerCost
     from cost_models.arrays import Bools, Floats
 
-SHARDED_GRADIENTS = "sharded_gradients"
-
-
+SHARDED_GRADIENTS = "sharded_gradients"  # a fact of a stack
 TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
 
 

@@ -447,9 +447,7 @@ def _stretch(
         end = session.execute(part.offset(walked).limit(1)).one_or_none()
     if end is not None:
         valued = [(key, value) for key, value in zip(keys, end, strict=True) if value is not None]
-        if (
-            keys[0].key in WHOLE_NUMBERS
-        ):  # of so many equal values no statistics tell how few rows come before one of them
+        if keys[0].key in WHOLE_NUMBERS:  # many are equal: no statistics tell how few rows come before one of them
             place = [SearchRow.id.in_(select(SearchRow.id).where(*place).order_by(*ordered).limit(walked))]
         else:
             place = [*place, order.until(*zip(*valued, strict=True))]
