@@ -152,7 +152,13 @@ def known_names(sqlite_url) -> set[str]:
     with TestClient(create_app(quick_settings(sqlite_url), planner=QUICK)) as client:
         spec = factories.spec_document(model="deepseek-v3")
         assert client.post("/v1/searches?wait=60", json=spec).status_code == 200
-        return {name for name, *_ in values(client.get("/metrics").text)} | OF_PROMETHEUS
+
+        def names() -> set[str]:
+            return {name for name, *_ in values(client.get("/metrics").text)}
+
+        # A search is counted after the moment at which its end is seen.
+        eventually(lambda: "autodeploy_search_duration_seconds_count" in names())
+        return names() | OF_PROMETHEUS
 
 
 def test_alert_rules_name_metrics_that_exist(known_names):
