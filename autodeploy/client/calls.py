@@ -60,6 +60,7 @@ class Event:
 Answer = TypeVar("Answer", covariant=True)
 Model = TypeVar("Model", bound=BaseModel)
 SpecLike = Spec | Mapping[str, Any]
+Params = dict[str, str | int | float]
 
 # The longest single wait; a longer one is made of several, so that no proxy loses patience.
 WAIT_STEP_S = 25.0
@@ -76,7 +77,7 @@ class Call(Generic[Answer]):
     method: str
     path: str
     read: Callable[[httpx.Response], Answer]
-    params: dict[str, str | int | float] = field(default_factory=dict)
+    params: Params = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     json: Any = None
     repeatable: bool = True
@@ -87,18 +88,32 @@ def _search(response: httpx.Response) -> Search:
     return Search.read(response.json())
 
 
+def _given(**params: str | float | None) -> Params:
+    """Those of a query that are given."""
+    return {name: value for name, value in params.items() if value is not None}
+
+
 def _read_as(document: type[Model]) -> Callable[[httpx.Response], Model]:
-    """Reads answers of one kind."""
     return lambda response: document.model_validate(response.json())
+
+
+def _got(path: str, document: type[Model], **params: str | float | None) -> Call[Model]:
+    return Call("GET", path, _read_as(document), params=_given(**params))
+
+
+def _posted(path: str, document: type[Model], body: Mapping[str, Any], **more: Any) -> Call[Model]:
+    return Call("POST", path, _read_as(document), json=dict(body), **more)
 
 
 def _document(spec: SpecLike) -> Any:
     return spec.model_dump(mode="json") if isinstance(spec, Spec) else dict(spec)
 
 
-def submit(spec: SpecLike, *, wait_s: float, idempotency_key: str | None, reuse: bool) -> Call[Search]:
-    """POST /v1/searches. Without a key of the caller's a fresh one makes repeating safe."""
-    headers = {"Idempotency-Key": idempotency_key or uuid4().hex}
+def submit(
+    spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True
+) -> Call[Search]:
+    """Submits a spec; `reuse` permits the stored result of an equal search."""
+    headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # a fresh one makes repeating safe
     if wait_s > 0:
         headers["Prefer"] = f"wait={round(min(wait_s, WAIT_STEP_S))}"
     if not reuse:
@@ -107,122 +122,106 @@ def submit(spec: SpecLike, *, wait_s: float, idempotency_key: str | None, reuse:
 
 
 def get(search_id: str, *, wait_s: float = 0.0) -> Call[Search]:
-    """GET /v1/searches/{id}; with `wait_s` the answer comes when the search is finished."""
-    params: dict[str, str | int | float] = {"wait": min(wait_s, WAIT_STEP_S)} if wait_s > 0 else {}
+    """The current state of a search; with `wait_s` the answer comes when it is finished."""
+    params: Params = {"wait": min(wait_s, WAIT_STEP_S)} if wait_s > 0 else {}
     return Call("GET", f"/v1/searches/{search_id}", _search, params=params, extra_time_s=WAIT_STEP_S)
 
 
-def list_page(filters: Mapping[str, str | None], *, limit: int, after: str | None) -> Call[SearchList]:
-    """GET /v1/searches."""
-    given = {**filters, "after": after}
-    params: dict[str, str | int | float] = {"limit": limit}
-    params |= {name: value for name, value in given.items() if value is not None}
-    return Call("GET", "/v1/searches", _read_as(SearchList), params=params)
+def list_searches(*, limit: int = 20, after: str | None = None, **filters: str | None) -> Call[SearchList]:
+    """Searches newest first, or by `sort`. Filters: model, profile, status, tag, created_after, created_before."""
+    return _got("/v1/searches", SearchList, limit=limit, **filters, after=after)
 
 
-def annotate(search_id: str, *, tags: list[str] | None, note: str | None) -> Call[Search]:
-    """PATCH /v1/searches/{id}."""
-    return Call("PATCH", f"/v1/searches/{search_id}", _search, json={"tags": tags, "note": note})
+def annotate(search_id: str, *, tags: Sequence[str] | None = None, note: str | None = None) -> Call[Search]:
+    """Replaces tags, note or both."""
+    wanted = None if tags is None else [*tags]
+    return Call("PATCH", f"/v1/searches/{search_id}", _search, json={"tags": wanted, "note": note})
 
 
 def cancel(search_id: str) -> Call[Search]:
-    """POST /v1/searches/{id}/cancel."""
+    """Cancels a search."""
     return Call("POST", f"/v1/searches/{search_id}/cancel", _search)
 
 
 def delete(search_id: str) -> Call[None]:
-    """DELETE /v1/searches/{id}."""
+    """Deletes a search with its plans."""
     return Call("DELETE", f"/v1/searches/{search_id}", lambda response: None, repeatable=False)
 
 
-def plan(plan_id: str) -> Call[Plan]:
-    """GET /v1/plans/{id}."""
+def get_plan(plan_id: str) -> Call[Plan]:
+    """One plan."""
     return Call("GET", f"/v1/plans/{plan_id}", lambda response: plan_in(response.json()))
 
 
-def add_run(plan_id: str, document: Mapping[str, Any], rehearse: str | None) -> Call[RunOutcomeDocument]:
-    """POST /v1/plans/{id}/runs; the same measurement sent twice is one run."""
-    path = f"/v1/plans/{plan_id}/runs"
-    params: dict[str, str | int | float] = {} if rehearse is None else {"rehearse": rehearse}
-    read = _read_as(RunOutcomeDocument)
-    return Call("POST", path, read, json=dict(document), params=params, extra_time_s=RUN_FIT_S)
+def add_run(plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> Call[RunOutcomeDocument]:
+    """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log. Sent twice it is one run."""
+    path, params = f"/v1/plans/{plan_id}/runs", _given(rehearse=rehearse)
+    return _posted(path, RunOutcomeDocument, document, params=params, extra_time_s=RUN_FIT_S)
 
 
-def runs(filters: Mapping[str, str | None], *, limit: int, after: str | None) -> Call[RunList]:
-    """GET /v1/runs."""
-    params: dict[str, str | int | float] = {"limit": limit}
-    params |= {name: value for name, value in {**filters, "after": after}.items() if value is not None}
-    return Call("GET", "/v1/runs", _read_as(RunList), params=params)
+def runs(*, limit: int = 20, after: str | None = None, **filters: str | None) -> Call[RunList]:
+    """Measured runs, newest first. Filters: plan_id, cluster."""
+    return _got("/v1/runs", RunList, limit=limit, **filters, after=after)
 
 
 def delete_run(run_id: str) -> Call[None]:
-    """DELETE /v1/runs/{id}."""
+    """Deletes a run."""
     path = f"/v1/runs/{run_id}"
     return Call("DELETE", path, lambda response: None, repeatable=False, extra_time_s=RUN_FIT_S)
 
 
-def export(plan: str | SpecLike, to: str, lang: str | None, rehearse: str | None) -> Call[str]:
-    """GET /v1/plans/{id}/export; of a spec with a strategy POST /v1/exports."""
-    given = {"to": to, "lang": lang, "rehearse": rehearse}
-    params: dict[str, str | int | float] = {name: value for name, value in given.items() if value is not None}
-    if isinstance(plan, str):
-        return Call("GET", f"/v1/plans/{plan}/export", lambda response: response.text, params=params)
-    return Call("POST", "/v1/exports", lambda response: response.text, params=params, json=_document(plan))
+def export(plan_id: str | SpecLike, to: str, *, lang: str | None = None, rehearse: str | None = None) -> Call[str]:
+    """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `8nodes` and so on."""
+    params = _given(to=to, lang=lang, rehearse=rehearse)
+    if isinstance(plan_id, str):
+        return Call("GET", f"/v1/plans/{plan_id}/export", lambda response: response.text, params=params)
+    return Call("POST", "/v1/exports", lambda response: response.text, params=params, json=_document(plan_id))
 
 
 def commissioning(plan_id: str) -> Call[Commissioning]:
-    """GET /v1/plans/{plan_id}/commissioning."""
-    path = f"/v1/plans/{plan_id}/commissioning"
-    return Call("GET", path, _read_as(Commissioning))
+    """The launches before a plan's own, and what each decides."""
+    return _got(f"/v1/plans/{plan_id}/commissioning", Commissioning)
 
 
 def operators(plan_id: str) -> Call[OperatorReport]:
-    """GET /v1/plans/{plan_id}/operators."""
-    path = f"/v1/plans/{plan_id}/operators"
-    return Call("GET", path, _read_as(OperatorReport))
+    """Time breakdown of a stored plan, down to the operators of each kind of layer."""
+    return _got(f"/v1/plans/{plan_id}/operators", OperatorReport)
 
 
 def estimate(spec: SpecLike) -> Call[Plan]:
-    """POST /v1/estimates."""
-    return Call("POST", "/v1/estimates", _read_as(Plan), json=_document(spec))
+    """Predicts the strategy in the spec."""
+    return _posted("/v1/estimates", Plan, _document(spec))
 
 
 def check(request: Mapping[str, Any]) -> Call[CheckReport]:
-    """POST /v1/checks; the service searches for the best plan, which takes seconds."""
-    return Call("POST", "/v1/checks", _read_as(CheckReport), json=dict(request), extra_time_s=CHECK_S)
+    """Checks a launch against limits: the fields of `POST /v1/checks`."""
+    return _posted("/v1/checks", CheckReport, request, extra_time_s=CHECK_S)
 
 
 def compare(plans: Sequence[str | Mapping[str, Any]]) -> Call[Comparison]:
-    """POST /v1/compare."""
-    return Call("POST", "/v1/compare", _read_as(Comparison), json={"plans": list(plans)})
+    """Differences between plans: ids of stored plans, or PlanSets, represented by their best plan."""
+    return _posted("/v1/compare", Comparison, {"plans": list(plans)})
 
 
 def why_not(request: Mapping[str, Any]) -> Call[WhyNot]:
-    """POST /v1/why-not; of a spec the service searches for the best plan, which takes seconds."""
-    return Call("POST", "/v1/why-not", _read_as(WhyNot), json=dict(request), extra_time_s=CHECK_S)
+    """Reasons against a strategy, or the best plan with given axes: the fields of `POST /v1/why-not`."""
+    return _posted("/v1/why-not", WhyNot, request, extra_time_s=CHECK_S)
 
 
 def improve(request: Mapping[str, Any]) -> Call[ImproveReport]:
-    """POST /v1/improve; the service predicts dozens of changes, which takes seconds."""
-    return Call("POST", "/v1/improve", _read_as(ImproveReport), json=dict(request), extra_time_s=CHECK_S)
+    """The best single changes of a launch: the fields of `POST /v1/improve`."""
+    return _posted("/v1/improve", ImproveReport, request, extra_time_s=CHECK_S)
 
 
 def recommend(request: Mapping[str, Any]) -> Call[Recommendation]:
-    """POST /v1/recommend; the service plans for several numbers of cards, up to a minute."""
-    return Call("POST", "/v1/recommend", _read_as(Recommendation), json=dict(request), extra_time_s=CHECK_S)
+    """The smallest number of cards for a deadline: the fields of `POST /v1/recommend`."""
+    return _posted("/v1/recommend", Recommendation, request, extra_time_s=CHECK_S)
 
 
 def compare_clusters(request: Mapping[str, Any]) -> Call[ClusterComparison]:
-    """POST /v1/compare-clusters; the service plans on one cluster after the other."""
+    """The cost of a deadline on several clusters: the fields of `POST /v1/compare-clusters`."""
     patience_s = CHECK_S * max(1, len(request.get("clusters", ())))
-    return Call(
-        "POST", "/v1/compare-clusters", _read_as(ClusterComparison), json=dict(request), extra_time_s=patience_s
-    )
-
-
-def events_path(search_id: str) -> str:
-    """The address of a search's event stream."""
-    return f"/v1/searches/{search_id}/events"
+    return _posted("/v1/compare-clusters", ClusterComparison, request, extra_time_s=patience_s)
 
 
 # What goes wrong between client and service.
@@ -379,9 +378,9 @@ def stream(
     client: httpx.Client, search_id: str, after: int, *, silence_s: float = STREAM_TIMEOUT_S
 ) -> Generator[Event, None, None]:
     """The events of one connection; it may end before the search does."""
-    headers = {"Last-Event-ID": str(after)}
+    address, headers = f"/v1/searches/{search_id}/events", {"Last-Event-ID": str(after)}
     try:
-        with connect_sse(client, "GET", events_path(search_id), headers=headers, timeout=silence_s) as source:
+        with connect_sse(client, "GET", address, headers=headers, timeout=silence_s) as source:
             if source.response.is_error:
                 source.response.read()
                 raise error_of(source.response)
@@ -396,9 +395,9 @@ async def stream_async(
     client: httpx.AsyncClient, search_id: str, after: int, *, silence_s: float = STREAM_TIMEOUT_S
 ) -> AsyncGenerator[Event, None]:
     """As `stream`."""
-    headers = {"Last-Event-ID": str(after)}
+    address, headers = f"/v1/searches/{search_id}/events", {"Last-Event-ID": str(after)}
     try:
-        async with aconnect_sse(client, "GET", events_path(search_id), headers=headers, timeout=silence_s) as source:
+        async with aconnect_sse(client, "GET", address, headers=headers, timeout=silence_s) as source:
             if source.response.is_error:
                 await source.response.aread()
                 raise error_of(source.response)

@@ -5,32 +5,78 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, closing, suppress
-from typing import TYPE_CHECKING, Any, Self
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import httpx
 
 from autodeploy.client import calls
-from autodeploy.client import calls as _transport
 from autodeploy.client.calls import ServiceError, WaitTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from types import TracebackType
 
-    from autodeploy.client.calls import Event, SpecLike
-    from autodeploy.specs.answers import CheckReport, ClusterComparison, ImproveReport, Recommendation, WhyNot
-    from autodeploy.specs.commissioning import Commissioning
-    from autodeploy.specs.plan_details import Comparison, OperatorReport
-    from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.resources import RunList, RunOutcomeDocument, SearchList
+    from autodeploy.client.calls import Call, Event, SpecLike
+    from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.resources import SearchDocument as Search
 
 
+Asking = ParamSpec("Asking")
+Answer = TypeVar("Answer")
 RECONNECTS = 5
 RECONNECT_PAUSE_S = 0.5
 
 
-class Client:
+class Asked(Generic[Asking, Answer]):
+    """A method of both clients that makes a call, sends it and reads its answer; of `AsyncClient` it is awaited."""
+
+    def __init__(self, call: Callable[Asking, Call[Answer]]) -> None:
+        self._call, self.__doc__ = call, call.__doc__
+
+    @overload
+    def __get__(self, client: Client, kind: type[Any]) -> Callable[Asking, Answer]: ...
+    @overload
+    def __get__(self, client: AsyncClient, kind: type[Any]) -> Callable[Asking, Coroutine[Any, Any, Answer]]: ...
+    @overload
+    def __get__(self, client: None, kind: type[Any]) -> Callable[Asking, Call[Answer]]: ...
+    def __get__(self, client: Client | AsyncClient | None, kind: type[Any]) -> Callable[Asking, Any]:
+        if client is None:
+            return self._call
+
+        @wraps(self._call)
+        def ask(*args: Asking.args, **kwargs: Asking.kwargs) -> Any:
+            return client._send(self._call(*args, **kwargs))
+
+        return ask
+
+
+class Questions:
+    """Methods of both clients that are one call each."""
+
+    submit = Asked(calls.submit)
+    get = Asked(calls.get)
+    list = Asked(calls.list_searches)
+    annotate = Asked(calls.annotate)
+    cancel = Asked(calls.cancel)
+    delete = Asked(calls.delete)
+    get_plan = Asked(calls.get_plan)
+    export = Asked(calls.export)
+    commissioning = Asked(calls.commissioning)
+    operators = Asked(calls.operators)
+    add_run = Asked(calls.add_run)
+    runs = Asked(calls.runs)
+    delete_run = Asked(calls.delete_run)
+    estimate = Asked(calls.estimate)
+    check = Asked(calls.check)
+    compare = Asked(calls.compare)
+    why_not = Asked(calls.why_not)
+    improve = Asked(calls.improve)
+    recommend = Asked(calls.recommend)
+    compare_clusters = Asked(calls.compare_clusters)
+
+
+class Client(Questions):
     """Client of a running service. Use it in a `with` block, or call `close`.
 
     Parameters
@@ -50,7 +96,7 @@ class Client:
         timeout_s: float = 30.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._http = httpx.Client(**_transport.client_options(base_url, api_key, timeout_s), transport=transport)
+        self._http = httpx.Client(**calls.client_options(base_url, api_key, timeout_s), transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +109,9 @@ class Client:
     def close(self) -> None:
         """Closes the connections."""
         self._http.close()
+
+    def _send(self, call: Call[Answer]) -> Answer:
+        return calls.send(self._http, call)
 
     def plan(
         self, spec: SpecLike, *, wait_s: float = 600.0, idempotency_key: str | None = None, reuse: bool = True
@@ -91,108 +140,24 @@ class Client:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise WaitTimeout(f"search {search.id} is {search.status} after the wait", search_id=search.id)
-            search = _transport.send(self._http, calls.get(search.id, wait_s=left_s))
+            search = self.get(search.id, wait_s=left_s)
         return search
 
     def _listen(self, search_id: str, end_s: float) -> None:
         """Returns after the last event, at the time limit, or when the event stream fails."""
-        silence_s = min(_transport.WAIT_SILENCE_S, end_s - time.monotonic())
-        stream = _transport.stream(self._http, search_id, 0, silence_s=silence_s)
+        silence_s = min(calls.WAIT_SILENCE_S, end_s - time.monotonic())
+        stream = calls.stream(self._http, search_id, 0, silence_s=silence_s)
         with suppress(ServiceError), closing(stream) as events:
             for event in events:
                 if event.is_last or time.monotonic() >= end_s:
                     return
-
-    def submit(
-        self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True
-    ) -> Search:
-        """Submits a spec; `reuse` permits the stored result of an equal search."""
-        call = calls.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
-        return _transport.send(self._http, call)
-
-    def get(self, search_id: str) -> Search:
-        """The current state of a search."""
-        return _transport.send(self._http, calls.get(search_id))
-
-    def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchList:
-        """Searches newest first, or by `sort`. Filters: model, profile, status, tag, created_after, created_before."""
-        return _transport.send(self._http, calls.list_page(filters, limit=limit, after=after))
-
-    def annotate(self, search_id: str, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> Search:
-        """Replaces tags, note or both."""
-        wanted = None if tags is None else [*tags]
-        return _transport.send(self._http, calls.annotate(search_id, tags=wanted, note=note))
-
-    def cancel(self, search_id: str) -> Search:
-        """Cancels a search."""
-        return _transport.send(self._http, calls.cancel(search_id))
-
-    def delete(self, search_id: str) -> None:
-        """Deletes a search with its plans."""
-        _transport.send(self._http, calls.delete(search_id))
-
-    def get_plan(self, plan_id: str) -> Plan:
-        """One plan."""
-        return _transport.send(self._http, calls.plan(plan_id))
-
-    def export(self, plan_id: str | SpecLike, to: str, *, lang: str | None = None, rehearse: str | None = None) -> str:
-        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `8nodes` and so on."""
-        return _transport.send(self._http, calls.export(plan_id, to, lang, rehearse))
-
-    def commissioning(self, plan_id: str) -> Commissioning:
-        """The launches before a plan's own, and what each decides."""
-        return _transport.send(self._http, calls.commissioning(plan_id))
-
-    def add_run(self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> RunOutcomeDocument:
-        """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log."""
-        return _transport.send(self._http, calls.add_run(plan_id, document, rehearse))
-
-    def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> RunList:
-        """Measured runs, newest first. Filters: plan_id, cluster."""
-        return _transport.send(self._http, calls.runs(filters, limit=limit, after=after))
-
-    def delete_run(self, run_id: str) -> None:
-        """Deletes a run."""
-        _transport.send(self._http, calls.delete_run(run_id))
-
-    def operators(self, plan_id: str) -> OperatorReport:
-        """Time breakdown of a stored plan, down to the operators of each kind of layer."""
-        return _transport.send(self._http, calls.operators(plan_id))
-
-    def estimate(self, spec: SpecLike) -> Plan:
-        """Predicts the strategy in the spec."""
-        return _transport.send(self._http, calls.estimate(spec))
-
-    def check(self, request: Mapping[str, Any]) -> CheckReport:
-        """Checks a launch against limits: the fields of `POST /v1/checks`."""
-        return _transport.send(self._http, calls.check(request))
-
-    def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
-        """Differences between plans: ids of stored plans, or PlanSets, represented by their best plan."""
-        return _transport.send(self._http, calls.compare(plans))
-
-    def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """Reasons against a strategy, or the best plan with given axes: the fields of `POST /v1/why-not`."""
-        return _transport.send(self._http, calls.why_not(request))
-
-    def improve(self, request: Mapping[str, Any]) -> ImproveReport:
-        """The best single changes of a launch: the fields of `POST /v1/improve`."""
-        return _transport.send(self._http, calls.improve(request))
-
-    def recommend(self, request: Mapping[str, Any]) -> Recommendation:
-        """The smallest number of cards for a deadline: the fields of `POST /v1/recommend`."""
-        return _transport.send(self._http, calls.recommend(request))
-
-    def compare_clusters(self, request: Mapping[str, Any]) -> ClusterComparison:
-        """The cost of a deadline on several clusters: the fields of `POST /v1/compare-clusters`."""
-        return _transport.send(self._http, calls.compare_clusters(request))
 
     def events(self, search_id: str, *, after: int = 0) -> Iterator[Event]:
         """Events of a search until it is finished; resumes after a lost connection."""
         failures = 0
         while True:
             try:
-                for event in _transport.stream(self._http, search_id, after):
+                for event in calls.stream(self._http, search_id, after):
                     after, failures = event.seq, 0
                     yield event
                     if event.is_last:
@@ -207,7 +172,7 @@ class Client:
                     return
 
 
-class AsyncClient:
+class AsyncClient(Questions):
     """As `Client`, on asyncio."""
 
     def __init__(
@@ -218,7 +183,7 @@ class AsyncClient:
         timeout_s: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = httpx.AsyncClient(**_transport.client_options(base_url, api_key, timeout_s), transport=transport)
+        self._http = httpx.AsyncClient(**calls.client_options(base_url, api_key, timeout_s), transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,6 +196,9 @@ class AsyncClient:
     async def close(self) -> None:
         """Closes the connections."""
         await self._http.aclose()
+
+    async def _send(self, call: Call[Answer]) -> Answer:
+        return await calls.send_async(self._http, call)
 
     async def plan(
         self, spec: SpecLike, *, wait_s: float = 600.0, idempotency_key: str | None = None, reuse: bool = True
@@ -250,111 +218,23 @@ class AsyncClient:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise WaitTimeout(f"search {search.id} is {search.status} after the wait", search_id=search.id)
-            search = await _transport.send_async(self._http, calls.get(search.id, wait_s=left_s))
+            search = await self.get(search.id, wait_s=left_s)
         return search
 
     async def _listen(self, search_id: str, end_s: float) -> None:
-        silence_s = min(_transport.WAIT_SILENCE_S, end_s - time.monotonic())
+        silence_s = min(calls.WAIT_SILENCE_S, end_s - time.monotonic())
         with suppress(ServiceError):
-            async with aclosing(_transport.stream_async(self._http, search_id, 0, silence_s=silence_s)) as events:
+            async with aclosing(calls.stream_async(self._http, search_id, 0, silence_s=silence_s)) as events:
                 async for event in events:
                     if event.is_last or time.monotonic() >= end_s:
                         return
-
-    async def submit(
-        self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True
-    ) -> Search:
-        """Submits a spec; `reuse` permits the stored result of an equal search."""
-        call = calls.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
-        return await _transport.send_async(self._http, call)
-
-    async def get(self, search_id: str) -> Search:
-        """The current state of a search."""
-        return await _transport.send_async(self._http, calls.get(search_id))
-
-    async def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchList:
-        """Searches newest first, or by `sort`. Filters: model, profile, status, tag, created_after, created_before."""
-        return await _transport.send_async(self._http, calls.list_page(filters, limit=limit, after=after))
-
-    async def annotate(self, search_id: str, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> Search:
-        """Replaces tags, note or both."""
-        wanted = None if tags is None else [*tags]
-        return await _transport.send_async(self._http, calls.annotate(search_id, tags=wanted, note=note))
-
-    async def cancel(self, search_id: str) -> Search:
-        """Cancels a search."""
-        return await _transport.send_async(self._http, calls.cancel(search_id))
-
-    async def delete(self, search_id: str) -> None:
-        """Deletes a search with its plans."""
-        await _transport.send_async(self._http, calls.delete(search_id))
-
-    async def get_plan(self, plan_id: str) -> Plan:
-        """One plan."""
-        return await _transport.send_async(self._http, calls.plan(plan_id))
-
-    async def export(
-        self, plan_id: str | SpecLike, to: str, *, lang: str | None = None, rehearse: str | None = None
-    ) -> str:
-        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `8nodes` and so on."""
-        return await _transport.send_async(self._http, calls.export(plan_id, to, lang, rehearse))
-
-    async def commissioning(self, plan_id: str) -> Commissioning:
-        """The launches before a plan's own, and what each decides."""
-        return await _transport.send_async(self._http, calls.commissioning(plan_id))
-
-    async def add_run(
-        self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None
-    ) -> RunOutcomeDocument:
-        """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log."""
-        return await _transport.send_async(self._http, calls.add_run(plan_id, document, rehearse))
-
-    async def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> RunList:
-        """Measured runs, newest first. Filters: plan_id, cluster."""
-        return await _transport.send_async(self._http, calls.runs(filters, limit=limit, after=after))
-
-    async def delete_run(self, run_id: str) -> None:
-        """Deletes a run."""
-        await _transport.send_async(self._http, calls.delete_run(run_id))
-
-    async def operators(self, plan_id: str) -> OperatorReport:
-        """Time breakdown of a stored plan, down to the operators of each kind of layer."""
-        return await _transport.send_async(self._http, calls.operators(plan_id))
-
-    async def estimate(self, spec: SpecLike) -> Plan:
-        """Predicts the strategy in the spec."""
-        return await _transport.send_async(self._http, calls.estimate(spec))
-
-    async def check(self, request: Mapping[str, Any]) -> CheckReport:
-        """Checks a launch against limits: the fields of `POST /v1/checks`."""
-        return await _transport.send_async(self._http, calls.check(request))
-
-    async def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
-        """Differences between plans: ids of stored plans, or PlanSets, represented by their best plan."""
-        return await _transport.send_async(self._http, calls.compare(plans))
-
-    async def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """Reasons against a strategy, or the best plan with given axes: the fields of `POST /v1/why-not`."""
-        return await _transport.send_async(self._http, calls.why_not(request))
-
-    async def improve(self, request: Mapping[str, Any]) -> ImproveReport:
-        """The best single changes of a launch: the fields of `POST /v1/improve`."""
-        return await _transport.send_async(self._http, calls.improve(request))
-
-    async def recommend(self, request: Mapping[str, Any]) -> Recommendation:
-        """The smallest number of cards for a deadline: the fields of `POST /v1/recommend`."""
-        return await _transport.send_async(self._http, calls.recommend(request))
-
-    async def compare_clusters(self, request: Mapping[str, Any]) -> ClusterComparison:
-        """The cost of a deadline on several clusters: the fields of `POST /v1/compare-clusters`."""
-        return await _transport.send_async(self._http, calls.compare_clusters(request))
 
     async def events(self, search_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """Events of a search until it is finished; resumes after a lost connection."""
         failures = 0
         while True:
             try:
-                async for event in _transport.stream_async(self._http, search_id, after):
+                async for event in calls.stream_async(self._http, search_id, after):
                     after, failures = event.seq, 0
                     yield event
                     if event.is_last:
