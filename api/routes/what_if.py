@@ -61,7 +61,7 @@ async def improve(
 
     def answer() -> ImproveReport:
         asked = read_request(ImproveRequest, document)
-        return services.improve(services.read(network_launch, services.planner_module, asked))
+        return services.improve(services.read(network_launch, services.planner, asked))
 
     return await run_slowly(request, answer)
 

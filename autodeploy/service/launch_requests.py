@@ -17,7 +17,6 @@ from autodeploy.formats.registry import target_of
 from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.service.requests.intake import placed_in_spec, read_network_spec, refuse_profile
-from autodeploy.service.runner.planning import load_planner
 from autodeploy.specs.answers import MAX_CLUSTERS, CheckLimits, CheckReport, ClusterOffer
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
@@ -133,7 +132,7 @@ class CheckRequest(LaunchRequest):
     ] = None
 
 
-def network_launch(planner: str, request: LaunchRequest) -> Launch:
+def network_launch(planner: Planner, request: LaunchRequest) -> Launch:
     """The launch of a request from the network: it names no file and only profiles that come with the product.
 
     Raises
@@ -149,7 +148,7 @@ def network_launch(planner: str, request: LaunchRequest) -> Launch:
     own = imported.document.get("cluster")
     refuse_profile(request.cluster or (own.get("profile") if isinstance(own, dict) else None))
     document = imported.spec_document(request.cluster, request.device, request.num_npus)
-    read_network_spec(document, load_planner(planner))
+    read_network_spec(document, planner)
     return launch_of(imported, request.cluster, request.device, request.num_npus)
 
 
@@ -171,11 +170,11 @@ def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
     """
     refuse_unknown_rules(request.limits.allow_rules)
     baseline = _network_baseline(request, services)
-    read = services.read(read_check, services.planner_module, request, baseline)
+    read = services.read(read_check, services.planner, request, baseline)
     return read if isinstance(read, CheckReport) else services.check(read, request.limits, baseline)
 
 
-def read_check(planner: str, request: CheckRequest, baseline: Baseline | None) -> Launch | CheckReport:
+def read_check(planner: Planner, request: CheckRequest, baseline: Baseline | None) -> Launch | CheckReport:
     """The launch that a request has checked, or the report of a script that breaks a rule and can't be predicted."""
     try:
         return network_launch(planner, request)
@@ -204,10 +203,10 @@ def _network_baseline(request: CheckRequest, services: Services) -> Baseline | N
         asked = LaunchRequest.model_validate(own | given)
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
-    return services.read(read_baseline, services.planner_module, asked)
+    return services.read(read_baseline, services.planner, asked)
 
 
-def read_baseline(planner: str, asked: LaunchRequest) -> Baseline:
+def read_baseline(planner: Planner, asked: LaunchRequest) -> Baseline:
     """The launch before a change, or its flags alone where it can't be predicted."""
     try:
         launch = network_launch(planner, asked)

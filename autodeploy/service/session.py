@@ -7,6 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from autodeploy.analysis.ablation.feature_ablation import ablate
+from autodeploy.analysis.launch_checks.launch_check import check
+from autodeploy.analysis.rehearsal.rehearse import rehearse
+from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
+from autodeploy.analysis.what_if.improve import improve
+from autodeploy.analysis.what_if.recommend import recommend
+from autodeploy.analysis.what_if.scaling import scaling
 from autodeploy.formats import registry as exporters
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -15,8 +22,10 @@ from autodeploy.reports.comparison import compare_plans, rehearsal_lines
 from autodeploy.reports.run_outcome import told
 from autodeploy.service import calls
 from autodeploy.service.batches import BatchService
+from autodeploy.service.clusters.calibration import StoredRun, refit
+from autodeploy.service.clusters.commissioning import commission
 from autodeploy.service.clusters.overlays import with_overlay
-from autodeploy.service.launch_requests import refuse_illegal
+from autodeploy.service.launch_requests import baseline_in, refuse_illegal
 from autodeploy.service.requests.callers import ANYONE, AccessService, AuditLog, Principal
 from autodeploy.service.requests.intake import best_of, with_checkpoints
 from autodeploy.service.runner.ahead import QUIET_S, AskedAhead
@@ -47,7 +56,6 @@ if TYPE_CHECKING:
     from autodeploy.kit.settings import Settings
     from autodeploy.messages import Language
     from autodeploy.search.planner import Planner
-    from autodeploy.service.clusters.calibration import Refit
     from autodeploy.service.runner.ahead import Question
     from autodeploy.service.runner.runner import JobRunner
     from autodeploy.service.runner.workers import WorkerView
@@ -137,21 +145,21 @@ class Services:
         """
         if spec.strategy is None:
             raise no_strategy()
-        return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
+        return self._call(self.planner.estimate, self._with_overlay(spec))
 
     def operators(self, view: PlanView) -> OperatorReport:
         """Time of a stored plan, down to the operators of each kind of layer."""
         spec = spec_of(view.plan_set.search)
-        return self._call(calls.operators, self.planner_module, spec, view.plan)
+        return self._call(self.planner.operators, spec, view.plan)
 
     def stages(self, view: PlanView) -> PipelineTimeline:
         """Time of each stage of a stored plan's pipeline in all, without its slots."""
         spec = spec_of(view.plan_set.search)
-        return self._call(calls.timeline, self.planner_module, spec, view.plan.strategy, slots=False)
+        return self._call(self.planner.timeline, spec, view.plan.strategy, slots=False)
 
     def strategy_bounds(self, spec: Spec, most: int) -> StrategyBounds:
         """At most so many strategies of a search at their bounds; nothing is stored."""
-        return self._call(calls.strategy_bounds, self.planner_module, spec, most)
+        return self._call(self.planner.strategy_bounds, spec, most)
 
     def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
         """Refusals of each strategy by the spec's target, in words; none of those that it can launch.
@@ -159,7 +167,7 @@ class Services:
         Remembered: pages of the same plans are opened again and again.
         """
         asked = (spec.model_dump_json(), tuple(each.model_dump_json() for each in strategies))
-        make = partial(self._call, calls.rules_broken, self.planner_module, spec, tuple(strategies))
+        make = partial(self._call, calls.rules_broken, self.planner, spec, tuple(strategies))
         return self.kept.answer(asked, make)
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
@@ -172,11 +180,11 @@ class Services:
         """
         if spec.strategy is None:
             self.planner.check_space(spec)
-        return self._search(calls.ablate, self._with_overlay(spec), tuple(order))
+        return self._search(ablate, self._with_overlay(spec), order=tuple(order))
 
     def scale(self, spec: Spec, best: Plan) -> ScalingReport:
         """Scaling of the spec's training around its best plan; nothing is stored."""
-        return self._search(calls.scale, self.planner_module, self._with_overlay(spec), best)
+        return self._search(scaling, self._with_overlay(spec), best, planner=self.planner)
 
     def _search(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """As `_call`, of what takes a search: one at a time for each team, where no prediction waits for it."""
@@ -215,7 +223,7 @@ class Services:
         """
         if baseline is not None and baseline.launch is not None:
             baseline = replace(baseline, launch=self._known(baseline.launch))
-        return self._call(calls.check, self.planner_module, self._known(launch), limits, baseline)
+        return self._call(check, self._known(launch), limits, planner=self.planner, baseline=baseline)
 
     def _known(self, launch: Launch) -> Launch:
         """The launch with what the database knows of its cluster."""
@@ -233,8 +241,6 @@ class Services:
         """
         if document is None:
             return None
-        from autodeploy.service.launch_requests import baseline_in  # readers of every kind of launch file
-
         if isinstance(document, str):
             return baseline_in(self.searches.plan(document).plan.model_dump(mode="json"), document)
         return baseline_in(document)
@@ -248,7 +254,7 @@ class Services:
             when its degrees contradict the cluster, or it is not modelled.
         """
         spec = spec_of(view.plan_set.search)
-        return self._call(calls.why_not, self.planner_module, spec, strategy, view.plan_set)
+        return self._call(self.planner.why_not, spec, strategy, best=view.plan_set)
 
     def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
         """The plan of a stored plan's strategy and spec as they were changed; nothing is stored.
@@ -278,7 +284,7 @@ class Services:
         known, text = "" if best is None else best.search.id, spec.model_dump_json()
         for strategy in strategies:
             asked = (text, strategy.model_dump_json(exclude_unset=True), known)
-            yield asked, calls.complete, (self.planner_module, spec, strategy, best)
+            yield asked, partial(self.planner.complete, best=best), (spec, strategy)
 
     def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
         """The same of a spec, for which the best plan is searched.
@@ -289,7 +295,7 @@ class Services:
             also when there would be too many strategies to look at.
         """
         self.planner.check_space(spec)
-        return self._search(calls.why_not, self.planner_module, self._with_overlay(spec), strategy, None)
+        return self._search(self.planner.why_not, self._with_overlay(spec), strategy)
 
     def improve(self, launch: Launch) -> ImproveReport:
         """The best single changes of a launch; nothing is stored.
@@ -300,7 +306,7 @@ class Services:
             when the strategy cannot be run on the cluster, or there would be too many to look at.
         """
         self.planner.check_space(launch.spec.model_copy(update={"strategy": None}))
-        return self._search(calls.improve, self.planner_module, self._known(launch))
+        return self._search(improve, self._known(launch), planner=self.planner)
 
     def recommend(
         self,
@@ -319,8 +325,9 @@ class Services:
             when there is no number of tokens, or there would be too many strategies to look at.
         """
         self.planner.check_space(spec)
-        asked = (days, npu_hours, tokens, max_npus)
-        return self._search(calls.recommend, self.planner_module, self._with_overlay(spec), *asked)
+        asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
+        spec = self._with_overlay(spec)
+        return self._search(recommend, spec, planner=self.planner, max_npus=max_npus, **asked)
 
     def compare_clusters(
         self,
@@ -338,8 +345,6 @@ class Services:
         SpecError
             as `recommend`, also of a cluster on which the spec can't be planned.
         """
-        from autodeploy.analysis.what_if.clusters import on_offer, side_by_side
-
         specs = [on_offer(spec, offer) for offer in offers]
         for each in specs:
             self.planner.check_space(each)
@@ -347,13 +352,13 @@ class Services:
             answers = [
                 self._call_in(
                     self.searchers,
-                    calls.points_on,
-                    self.planner_module,
+                    points_on,
                     self._with_overlay(each),
                     offer,
-                    days,
-                    tokens,
-                    max_npus,
+                    planner=self.planner,
+                    days=days,
+                    tokens=tokens,
+                    max_npus=max_npus,
                 )
                 for each, offer in zip(specs, offers, strict=True)
             ]
@@ -414,12 +419,12 @@ class Services:
 
     def _written(self, plan_set: PlanSet, plan: Plan, to: str, lang: Language = "en") -> Artefact:
         spec = spec_of(plan_set.search)
-        refuse_illegal(plan_set, plan, to, lambda judged: self._call(calls.launch_rules, self.planner_module, judged))
+        refuse_illegal(plan_set, plan, to, lambda judged: self._call(self.planner.launch_rules, judged))
         return exporters.export(
             plan_set,
             plan,
             to,
-            timeline=lambda: self._call(calls.timeline, self.planner_module, spec, plan.strategy),
+            timeline=partial(self._call, self.planner.timeline, spec, plan.strategy),
             lang=lang,
         )
 
@@ -443,7 +448,7 @@ class Services:
         outcome = self.runs.add(plan_id, measured, rehearsal=rehearsed)
         said = outcome.run.measured_step_time_s is not None or outcome.run.measured.out_of_memory is not None
         if outcome.cluster is not None and said:
-            moved = self._call(calls.moved, self.planner_module, view.plan_set, view.plan, outcome.cluster)
+            moved = self._call(calls.moved_plan, view.plan_set, view.plan, outcome.cluster, self.planner)
             outcome = outcome.model_copy(update={"moved": moved})
         return outcome.model_copy(update={"told": str.__str__(told(outcome))})
 
@@ -453,12 +458,12 @@ class Services:
 
     def rehearsal(self, view: PlanView, nodes: str) -> Rehearsal:
         """The rehearsal of a stored plan; errors as `autodeploy.analysis.rehearsal.rehearse`."""
-        return self._call(calls.rehearse, self.planner_module, view.plan_set, view.plan, nodes)
+        return self._call(rehearse, view.plan_set, view.plan, nodes, self.planner)
 
     def commission(self, view: PlanView) -> Commissioning:
         """The launches before a stored plan's own; errors as `autodeploy.service.clusters.commissioning.commission`."""
         known = self.runs.that_calibrate(spec_of(view.plan_set.search).cluster)
-        return self._call(calls.commission, self.planner_module, view.plan_set, view.plan, known)
+        return self._call(commission, view.plan_set, view.plan, [StoredRun.of(run) for run in known], self.planner)
 
     def _rehearsal(self, view: PlanView, to: str, lang: Language, nodes: str) -> Artefact:
         rehearsed = self.rehearsal(view, nodes)
@@ -542,10 +547,9 @@ def open_services(
         if call_pool is not None and settings.ask_ahead:
             ahead = AskedAhead(settings, planner, kept, lambda: call_pool.idle_s < QUIET_S)
 
-        def fit(*args: Any) -> Refit:
-            """Forty predictions a run: elsewhere than the server's own process."""
-            return calls.refit(planner, *args) if searchers is None else searchers.call(calls.refit, planner, *args)
-
+        # Forty predictions a run: elsewhere than the server's own process.
+        of_planner = partial(refit, planner=loaded)
+        fit = of_planner if searchers is None else partial(searchers.call, of_planner)
         runs = RunService(database, fit, searches.plan)
         webhooks = WebhookService(database, settings)
         housekeeper = Housekeeper(database, settings)
