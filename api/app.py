@@ -19,20 +19,7 @@ from api.http.metrics import Metrics
 from api.http.middleware import GuardedRequests, ObservedRequests
 from api.http.prefix import PrefixedRequests, refuse_own_paths
 from api.http.session import LoginThrottle
-from api.routes import (
-    ablations,
-    audit,
-    batches,
-    catalogue,
-    checks,
-    events,
-    health,
-    plans,
-    runs,
-    searches,
-    webhooks,
-    what_if,
-)
+from api.routes import audit, batches, catalogue, events, health, plans, questions, runs, searches, webhooks
 from api.ui import documentation, login, plan_routes
 from api.ui import routes as ui
 from api.ui.page_inputs import Refusal, as_page, give_up
@@ -108,20 +95,7 @@ def create_app(
     app.add_middleware(RecognisedRequests, settings=settings, login_page=login.login_page)
     app.add_middleware(AuditedRequests)
     app.add_middleware(ObservedRequests)
-    for module in (
-        searches,
-        events,
-        webhooks,
-        batches,
-        plans,
-        runs,
-        ablations,
-        checks,
-        what_if,
-        catalogue,
-        audit,
-        health,
-    ):
+    for module in (searches, events, webhooks, batches, plans, runs, questions, catalogue, audit, health):
         app.include_router(module.router)
     for pages in (ui, plan_routes, documentation, login):
         app.include_router(pages.router, include_in_schema=False)
