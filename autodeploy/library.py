@@ -21,6 +21,7 @@ from autodeploy.reports import figures
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.reports.notebook import notebook_html
 from autodeploy.search import planner
+from autodeploy.search.planner import Planner
 from autodeploy.service.launch_requests import read_strategy, refuse_illegal
 from autodeploy.service.requests.intake import MAX_COMPARED, with_checkpoints
 from autodeploy.specs.answers import CheckLimits
@@ -104,7 +105,7 @@ def check(
         with line and column, or with every invalid or missing field.
     """
     asked = _launch(launch, variables, cluster, device, num_npus)
-    return check_launch(asked, limits or CheckLimits(), planner=planner)
+    return check_launch(asked, limits or CheckLimits(), planner=Planner())
 
 
 def improve(
@@ -116,7 +117,7 @@ def improve(
     num_npus: int | None = None,
 ) -> ImproveReport:
     """Find the single changes of a launch that gain most; parameters and errors as `check`."""
-    return improvements_of(_launch(launch, variables, cluster, device, num_npus), planner=planner)
+    return improvements_of(_launch(launch, variables, cluster, device, num_npus), planner=Planner())
 
 
 def why_not(subject: SpecSource | PlanSet, strategy: Mapping[str, Any]) -> WhyNot:
@@ -174,7 +175,7 @@ def recommend(
         with every invalid field, or when there is no number of tokens.
     """
     asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
-    return fewest_cards(spec_of(spec), planner=planner, max_npus=max_npus, **asked)
+    return fewest_cards(spec_of(spec), planner=Planner(), max_npus=max_npus, **asked)
 
 
 def ablate(spec: SpecSource, order: Sequence[str] = ()) -> AblationReport:

@@ -297,9 +297,9 @@ def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> Ch
     if report is not None:
         return report
     from autodeploy.analysis.launch_checks.launch_check import check as check_launch
-    from autodeploy.search import planner
+    from autodeploy.search.planner import Planner
 
-    return check_launch(launch, limits, planner=planner, baseline=before)
+    return check_launch(launch, limits, planner=Planner(), baseline=before)
 
 
 def _named(given: list[str] | None) -> Iterator[str]:

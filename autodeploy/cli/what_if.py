@@ -220,7 +220,7 @@ def _clusters_here(spec: Spec, offers: list[ClusterOffer], asked: dict[str, Any]
     """One cluster after the other, each with its overlay where the database of the settings has been used before."""
     from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
     from autodeploy.kit.settings import load_settings
-    from autodeploy.search import planner
+    from autodeploy.search.planner import Planner
 
     how = {"days": asked["days"], "tokens": asked.get("tokens"), "max_npus": asked.get("max_npus")}
     settings = load_settings()
@@ -229,7 +229,7 @@ def _clusters_here(spec: Spec, offers: list[ClusterOffer], asked: dict[str, Any]
 
         with open_services(settings) as services:
             return services.compare_clusters(spec, offers, **how)
-    answers = [points_on(on_offer(spec, offer), offer, planner=planner, **how) for offer in offers]
+    answers = [points_on(on_offer(spec, offer), offer, planner=Planner(), **how) for offer in offers]
     return side_by_side(answers, how["days"])
 
 
@@ -291,7 +291,7 @@ def _recommend_here(
     """With the overlay of its cluster, where the database of the settings has been used before."""
     from autodeploy.analysis.what_if.recommend import recommend as recommendation_of
     from autodeploy.kit.settings import load_settings
-    from autodeploy.search import planner
+    from autodeploy.search.planner import Planner
 
     settings = load_settings()
     if spec.cluster.overlay == "auto" and settings.has_database():
@@ -300,7 +300,7 @@ def _recommend_here(
         with open_services(settings) as services:
             return services.recommend(spec, days=days, npu_hours=npu_hours, tokens=tokens, max_npus=max_npus)
     asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
-    return recommendation_of(spec, planner=planner, max_npus=max_npus, **asked)
+    return recommendation_of(spec, planner=Planner(), max_npus=max_npus, **asked)
 
 
 improve_app = typer.Typer()
@@ -412,9 +412,9 @@ def _improve_here(launch: Launch) -> ImproveReport:
     if stored is not None:
         return stored
     from autodeploy.analysis.what_if.improve import improve as improvements_of
-    from autodeploy.search import planner
+    from autodeploy.search.planner import Planner
 
-    return improvements_of(launch, planner=planner)
+    return improvements_of(launch, planner=Planner())
 
 
 why_not_app = typer.Typer()
