@@ -548,8 +548,8 @@ def open_services(
             ahead = AskedAhead(settings, planner, kept, lambda: call_pool.idle_s < QUIET_S)
 
         # Forty predictions a run: elsewhere than the server's own process.
-        of_planner = partial(refit, planner=loaded)
-        fit = of_planner if searchers is None else partial(searchers.call, of_planner)
+        fitted = partial(refit, planner=loaded)
+        fit = fitted if searchers is None else lambda *runs: searchers.call(fitted, *runs)
         runs = RunService(database, fit, searches.plan)
         webhooks = WebhookService(database, settings)
         housekeeper = Housekeeper(database, settings)
