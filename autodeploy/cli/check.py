@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -19,6 +19,7 @@ from autodeploy.cli.conversion import (
 )
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, language
+from autodeploy.cli.remote import asked_here
 from autodeploy.cli.verify import Megatron, MindSpeed, MindSpeedLLM, Python, Stages, trees_of, witness
 from autodeploy.messages import Message
 
@@ -89,22 +90,6 @@ class LaunchOptions:
         }
         with connect(server) as client:
             return ask(client, {name: value for name, value in request.items() if value is not None})
-
-
-def with_database(launch: Launch, ask: Callable[[Services], Report], *, always: bool = False) -> Report | None:
-    """The answer with the database open, where it has a say: in an overlay of the launch's cluster, or `always`.
-
-    None where it has none, so that nothing that talks to a database is imported.
-    """
-    from autodeploy.kit.settings import load_settings
-
-    settings = load_settings()
-    if not always and not (launch.spec.cluster.overlay == "auto" and settings.has_database()):
-        return None
-    from autodeploy.service.session import open_services
-
-    with open_services(settings) as services:
-        return ask(services)
 
 
 app = typer.Typer()
@@ -289,17 +274,9 @@ def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> Ch
         launch = asked.read()
     except SpecError as error:
         return _unread(asked, error, limits, before)
-    report = with_database(
-        launch,
-        lambda services: services.check(launch, limits, services.baseline(stored) if stored else before),
-        always=stored is not None,
-    )
-    if report is not None:
-        return report
-    from autodeploy.analysis.launch_checks.launch_check import check as check_launch
-    from autodeploy.search.planner import Planner
-
-    return check_launch(launch, limits, planner=Planner(), baseline=before)
+    with asked_here(launch.spec, always=stored is not None) as questions:
+        known = cast("Services", questions).baseline(stored) if stored else before
+        return questions.check(launch, limits, known)
 
 
 def _named(given: list[str] | None) -> Iterator[str]:

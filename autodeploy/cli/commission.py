@@ -31,7 +31,7 @@ def commission(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Show launches on a node, eight nodes and an eighth of the cards: prediction, doubts and stop rule of each."""
-    from autodeploy.cli.output import write_report
+    from autodeploy.cli.output import write_answer, write_report
     from autodeploy.reports.commissioning import commissioning_blocks
     from autodeploy.reports.tables import in_columns
 
@@ -45,10 +45,7 @@ def commission(
         assert scripts is not None
         scripts.mkdir(parents=True, exist_ok=True)
         write_report(text, scripts / name)
-    if output_format is ListFormat.JSON:
-        write_report(commissioning.model_dump_json(indent=2), output)
-    else:
-        write_report(in_columns(*commissioning_blocks(commissioning, spoken)), output)
+    write_answer(commissioning, output_format, output, lambda: in_columns(*commissioning_blocks(commissioning, spoken)))
 
 
 def _here(plan_id: str, to: str | None, lang: Language, *, written: bool) -> tuple[Commissioning, dict[str, str]]:

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 import typer
 from typer.core import TyperGroup
 
-from autodeploy.cli.options import current_language
+from autodeploy.cli.options import ListFormat, current_language
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, label, text_of
 from autodeploy.messages.field_faults import os_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import FrameType, TracebackType
     from typing import Self
 
+    from pydantic import BaseModel
     from rich.console import JustifyMethod
     from rich.status import Status
 
@@ -133,6 +134,11 @@ def write_report(text: str, output: Path | None) -> None:
     with replacing(output) as stream:
         stream.write(text)
     notify("written", file=output)
+
+
+def write_answer(answer: BaseModel, output_format: ListFormat, output: Path | None, text: Callable[[], str]) -> None:
+    """Writes an answer as JSON or, as a table, the text of it."""
+    write_report(answer.model_dump_json(indent=2) if output_format is ListFormat.JSON else text(), output)
 
 
 @contextmanager

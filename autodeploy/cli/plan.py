@@ -32,11 +32,12 @@ from autodeploy.cli.options import (
     language,
     read_spec,
 )
+from autodeploy.cli.remote import answer_of, asked_here
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.kit.errors import SpecError
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
 
 app = typer.Typer()
@@ -126,13 +127,7 @@ def estimate(
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return
-    if server is None:
-        predicted = _estimate_here(spec)
-    else:
-        from autodeploy.cli.remote import connect
-
-        with connect(server) as client:
-            predicted = client.estimate(spec)
+    predicted = answer_of(server, spec, lambda here: here.estimate(spec), lambda there: there.estimate(spec))
     if output_format is ReportFormat.JSON:
         write_report(predicted.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.TABLE:
@@ -153,7 +148,8 @@ def _show_operators(
 
     if server is not None:
         raise SpecError(Message("common.excludes_it", what="--detail operators"), path="--server")
-    report = operators(spec, _estimate_here(spec))
+    with asked_here(spec) as questions:
+        report = operators(spec, questions.estimate(spec))
     if output_format is ReportFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.TABLE:
@@ -167,20 +163,6 @@ def _no_such_form(output_format: ReportFormat) -> SpecError:
 
     message = Message("field_fault.is_invalid", value=repr(output_format.value))
     return SpecError(message, path="--format", hint=Message("common.one_of", names="table, json"))
-
-
-def _estimate_here(spec: Spec) -> Plan:
-    """With the overlay of its cluster, where the database of the settings has been used before."""
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.search.planner import estimate as predict
-
-    settings = load_settings()
-    if spec.cluster.overlay != "auto" or not settings.has_database():
-        return predict(spec)
-    from autodeploy.service.session import open_services
-
-    with open_services(settings) as services:
-        return services.estimate(spec)
 
 
 def show(

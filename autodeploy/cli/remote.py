@@ -6,21 +6,23 @@ import os
 import threading
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from autodeploy.cli.output import notify
 from autodeploy.kit.errors import AutoDeployError
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from autodeploy.analysis.questions import Questions
     from autodeploy.cli.output import SearchTalk
     from autodeploy.client import Client, Event, Search
     from autodeploy.search.planner import Progress
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
 
+Answer = TypeVar("Answer")
 # How often it is asked whether a waiting search has anybody who would take it.
 LOOK_S = 10.0
 
@@ -39,6 +41,37 @@ def connect(server: str) -> Iterator[Client]:
         )
     with Client(server, os.environ.get("AUTODEPLOY_API_KEY") or None) as client:
         yield client
+
+
+@contextmanager
+def asked_here(spec: Spec, *, always: bool = False) -> Iterator[Questions]:
+    """Answers of this process, with the database of the settings where the spec's cluster may have an overlay there.
+
+    Elsewhere, unless `always`, nothing that talks to a database is imported.
+    """
+    from autodeploy.kit.settings import load_settings
+
+    settings = load_settings()
+    if not always and (spec.cluster.overlay != "auto" or not settings.has_database()):
+        from autodeploy.analysis.questions import Alone
+
+        yield Alone()
+        return
+    from autodeploy.service.session import open_services
+
+    with open_services(settings) as services:
+        yield services
+
+
+def answer_of(
+    server: str | None, spec: Spec, here: Callable[[Questions], Answer], there: Callable[[Client], Answer]
+) -> Answer:
+    """The answer of the server where one is named, else of this process."""
+    if server is None:
+        with asked_here(spec) as questions:
+            return here(questions)
+    with connect(server) as client:
+        return there(client)
 
 
 def plan_there(client: Client, spec: Spec, talk: SearchTalk, *, fresh: bool = False) -> PlanSet:

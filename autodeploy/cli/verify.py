@@ -100,15 +100,14 @@ def witness(
 
     from autodeploy.analysis.witness.verify import verify as verify_launch
     from autodeploy.cli.exits import GATE_FAILED
-    from autodeploy.cli.output import notify, write_report
+    from autodeploy.cli.output import notify, write_answer
 
     def tell(report: StageReport) -> None:
         notify("witness_stage", stage=report.stage, rank=report.rank, seconds=report.seconds)
 
     python = python or sys.executable
     found = verify_launch(launch, trees, python=python, stages=_numbers(stages), real_widths=real_widths, told=tell)
-    text = found.model_dump_json(indent=2) if output_format is ListFormat.JSON else render(found, language(lang))
-    write_report(text, output)
+    write_answer(found, output_format, output, lambda: render(found, language(lang)))
     if not found.agrees:
         raise typer.Exit(GATE_FAILED)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.check import LaunchFile, LaunchOptions, with_database
+from autodeploy.cli.check import LaunchFile, LaunchOptions
 from autodeploy.cli.conversion import Cluster, Device, NumNpus, Settings, TargetRelease  # noqa: TC001 - typer reads annotations
 from autodeploy.cli.exits import INFEASIBLE
 from autodeploy.cli.options import (
@@ -21,13 +21,13 @@ from autodeploy.cli.options import (
     language,
     read_spec,
 )
+from autodeploy.cli.remote import answer_of, asked_here
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.messages import Language
     from autodeploy.specs.answers import (
         ClusterComparison,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         Improvement,
         ImproveReport,
         Recommendation,
-        WhyNot,
     )
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
@@ -82,7 +81,7 @@ def recommend(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Find the fewest cards that meet a deadline, or the most that a budget pays for. Exit code 3: none does."""
-    from autodeploy.cli.output import write_report
+    from autodeploy.cli.output import write_answer
     from autodeploy.kit.errors import SpecError
 
     if days is None and budget is None:
@@ -103,19 +102,10 @@ def recommend(
     if cluster:
         compare_clusters(spec, [offer_of(text) for text in cluster], asked, server, output_format, output, lang)
         return
-    if server is None:
-        recommendation = _recommend_here(spec, days, hours, amount, max_npus)
-    else:
-        from autodeploy.cli.remote import connect
-
-        with connect(server) as client:
-            recommendation = client.recommend(asked)
-    as_json = output_format is ListFormat.JSON
-    write_report(
-        recommendation.model_dump_json(indent=2) if as_json else recommendation_text(recommendation, language(lang)),
-        output,
-    )
-    if recommendation.num_npus is None:
+    how: dict[str, Any] = {name: value for name, value in asked.items() if name != "spec"}
+    found = answer_of(server, spec, lambda here: here.recommend(spec, **how), lambda there: there.recommend(asked))
+    write_answer(found, output_format, output, lambda: recommendation_text(found, language(lang)))
+    if found.num_npus is None:
         raise typer.Exit(INFEASIBLE)
 
 
@@ -180,7 +170,7 @@ def compare_clusters(
     lang: LanguageOption,
 ) -> None:
     """Days and cost on each cluster, and which is the cheapest in time; exit code 3 where none is."""
-    from autodeploy.cli.output import write_report
+    from autodeploy.cli.output import write_answer
     from autodeploy.kit.errors import SpecError
     from autodeploy.specs.answers import MAX_CLUSTERS
 
@@ -190,17 +180,15 @@ def compare_clusters(
             path="--cluster",
             hint=Message("field_fault.at_most", bound=MAX_CLUSTERS),
         )
-    if server is None:
-        comparison = _clusters_here(spec, offers, asked)
-    else:
-        from autodeploy.cli.remote import connect
-
-        with connect(server) as client:
-            comparison = client.compare_clusters(
-                asked | {"clusters": [each.model_dump(mode="json") for each in offers]}
-            )
-    as_json = output_format is ListFormat.JSON
-    write_report(comparison.model_dump_json(indent=2) if as_json else clusters_text(comparison, language(lang)), output)
+    request = asked | {"clusters": [each.model_dump(mode="json") for each in offers]}
+    how = {name: value for name, value in asked.items() if name in {"days", "tokens", "max_npus"}}
+    comparison = answer_of(
+        server,
+        spec,
+        lambda here: here.compare_clusters(spec, offers, **how),
+        lambda there: there.compare_clusters(request),
+    )
+    write_answer(comparison, output_format, output, lambda: clusters_text(comparison, language(lang)))
     if comparison.cheapest is None:
         raise typer.Exit(INFEASIBLE)
 
@@ -214,23 +202,6 @@ def clusters_text(comparison: ClusterComparison, lang: Language = "en") -> str:
     return "\n".join(
         [*cluster_lines(comparison, lang), "", table_text(table.titles, table.rows, right=frozenset(table.right))]
     )
-
-
-def _clusters_here(spec: Spec, offers: list[ClusterOffer], asked: dict[str, Any]) -> ClusterComparison:
-    """One cluster after the other, each with its overlay where the database of the settings has been used before."""
-    from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.search.planner import Planner
-
-    how = {"days": asked["days"], "tokens": asked.get("tokens"), "max_npus": asked.get("max_npus")}
-    settings = load_settings()
-    if spec.cluster.overlay == "auto" and settings.has_database():
-        from autodeploy.service.session import open_services
-
-        with open_services(settings) as services:
-            return services.compare_clusters(spec, offers, **how)
-    answers = [points_on(on_offer(spec, offer), offer, planner=Planner(), **how) for offer in offers]
-    return side_by_side(answers, how["days"])
 
 
 def token_count(text: str) -> float:
@@ -285,24 +256,6 @@ def recommendation_text(recommendation: Recommendation, lang: Language = "en") -
     return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3, 4}))])
 
 
-def _recommend_here(
-    spec: Spec, days: float | None, npu_hours: float | None, tokens: float | None, max_npus: int | None
-) -> Recommendation:
-    """With the overlay of its cluster, where the database of the settings has been used before."""
-    from autodeploy.analysis.what_if.recommend import recommend as recommendation_of
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.search.planner import Planner
-
-    settings = load_settings()
-    if spec.cluster.overlay == "auto" and settings.has_database():
-        from autodeploy.service.session import open_services
-
-        with open_services(settings) as services:
-            return services.recommend(spec, days=days, npu_hours=npu_hours, tokens=tokens, max_npus=max_npus)
-    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
-    return recommendation_of(spec, planner=Planner(), max_npus=max_npus, **asked)
-
-
 improve_app = typer.Typer()
 
 
@@ -322,17 +275,16 @@ def improve(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Find the three changes of a launch that gain most, and the best that keep its checkpoints loadable."""
-    from autodeploy.cli.output import write_report
+    from autodeploy.cli.output import write_answer
 
     asked = LaunchOptions(file, settings, cluster, device, num_npus, target_release)
     if server is None:
-        report = _improve_here(asked.read())
+        launch = asked.read()
+        with asked_here(launch.spec) as questions:
+            report = questions.improve(launch)
     else:
         report = asked.on_server(server, lambda client, request: client.improve(request))
-    text = (
-        report.model_dump_json(indent=2) if output_format is ListFormat.JSON else improve_text(report, language(lang))
-    )
-    write_report(text, output)
+    write_answer(report, output_format, output, lambda: improve_text(report, language(lang)))
 
 
 def improve_text(report: ImproveReport, lang: Language = "en") -> str:
@@ -406,17 +358,6 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-def _improve_here(launch: Launch) -> ImproveReport:
-    """In this process; the database is opened only where it has a say: the overlay of its cluster."""
-    stored = with_database(launch, lambda services: services.improve(launch))
-    if stored is not None:
-        return stored
-    from autodeploy.analysis.what_if.improve import improve as improvements_of
-    from autodeploy.search.planner import Planner
-
-    return improvements_of(launch, planner=Planner())
-
-
 why_not_app = typer.Typer()
 PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
 
@@ -435,32 +376,22 @@ def why_not(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Explain why a strategy was not chosen: the rule it violates, the memory it lacks, or what it costs."""
-    from autodeploy.cli.output import write_report
+    from autodeploy.cli.output import write_answer
 
-    answer = _why_not_here(subject, strategy) if server is None else _why_not_there(server, subject, strategy)
-    if output_format is ListFormat.TABLE:
-        write_report(answer_text(answer, language(lang)), None)
-        return
-    write_report(answer.model_dump_json(indent=2), None)
+    if server is None:
+        from autodeploy.search.planner import why_not as explain
 
+        spec, wanted, best = _question(subject, strategy)
+        answer = explain(spec, wanted, best=best)
+    else:
+        from autodeploy.cli.remote import connect
 
-def _why_not_here(subject: str, changes: str) -> WhyNot:
-    from autodeploy.search.planner import why_not as explain
-
-    spec, strategy, best = _question(subject, changes)
-    return explain(spec, strategy, best=best)
-
-
-def _why_not_there(server: str, subject: str, changes: str) -> WhyNot:
-    """A plan of that server, or a spec that is read here and searched there."""
-    from autodeploy.cli.remote import connect
-
-    about: dict[str, Any] = {"plan_id": subject}
-    if not PLAN_ID.fullmatch(subject):
-        about = {"spec": read_spec(subject).model_dump(mode="json")}
-    request = {**about, "strategy": parse_changes(changes)}
-    with connect(server) as client:
-        return client.why_not(request)
+        about: dict[str, Any] = {"plan_id": subject}
+        if not PLAN_ID.fullmatch(subject):
+            about = {"spec": read_spec(subject).model_dump(mode="json")}
+        with connect(server) as client:
+            answer = client.why_not({**about, "strategy": parse_changes(strategy)})
+    write_answer(answer, output_format, None, lambda: answer_text(answer, language(lang)))
 
 
 def answer_text(answer: Any, lang: Language = "en") -> str:

@@ -7,13 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from autodeploy.analysis.ablation.feature_ablation import ablate
-from autodeploy.analysis.launch_checks.launch_check import check
+from autodeploy.analysis.questions import Questions
 from autodeploy.analysis.rehearsal.rehearse import rehearse
-from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
-from autodeploy.analysis.what_if.improve import improve
-from autodeploy.analysis.what_if.recommend import recommend
-from autodeploy.analysis.what_if.scaling import scaling
 from autodeploy.formats import registry as exporters
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -45,13 +40,12 @@ from autodeploy.service.webhooks.service import WebhookService
 from autodeploy.specs.artefact import with_remarks
 from autodeploy.specs.planset import SearchInfo, plan_set_of_one
 from autodeploy.specs.resources import iso
-from autodeploy.specs.spec import Spec, no_strategy, spec_of
+from autodeploy.specs.spec import Spec, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from autodeploy.analysis.launch_checks.baseline import Baseline
-    from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.analysis.rehearsal.rehearse import Rehearsal
     from autodeploy.kit.settings import Settings
     from autodeploy.messages import Language
@@ -62,20 +56,13 @@ if TYPE_CHECKING:
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database
     from autodeploy.specs.answers import (
-        CheckLimits,
-        CheckReport,
-        ClusterComparison,
-        ClusterOffer,
-        ImproveReport,
-        Recommendation,
-        ScalingReport,
         StrategyBounds,
         WhyNot,
     )
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.measured_run import MeasuredRun
-    from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
+    from autodeploy.specs.plan_details import Comparison, OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.resources import RunOutcomeDocument
     from autodeploy.specs.strategy import Strategy
@@ -90,7 +77,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class Services(Questions):
     """The services of one process; `for_caller` gives them as one caller may use them."""
 
     settings: Settings
@@ -135,18 +122,6 @@ class Services:
         if self.readers is not None:
             self.readers.make_ready(calls.make_ready_to_read)
 
-    def estimate(self, spec: Spec) -> Plan:
-        """Predicts the one strategy of the spec; nothing is stored.
-
-        Raises
-        ------
-        SpecError
-            when the spec has no strategy, or it cannot be run.
-        """
-        if spec.strategy is None:
-            raise no_strategy()
-        return self._call(self.planner.estimate, self._with_overlay(spec))
-
     def operators(self, view: PlanView) -> OperatorReport:
         """Time of a stored plan, down to the operators of each kind of layer."""
         spec = spec_of(view.plan_set.search)
@@ -170,30 +145,16 @@ class Services:
         make = partial(self._call, calls.rules_broken, self.planner, spec, tuple(strategies))
         return self.kept.answer(asked, make)
 
-    def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
-        """Gain of each feature of the spec's strategy, or of its best plan's; nothing is stored.
-
-        Raises
-        ------
-        SpecError
-            when no plan fits, or `order` names a feature that the strategy does not use.
-        """
-        if spec.strategy is None:
-            self.planner.check_space(spec)
-        return self._search(ablate, self._with_overlay(spec), order=tuple(order))
-
-    def scale(self, spec: Spec, best: Plan) -> ScalingReport:
-        """Scaling of the spec's training around its best plan; nothing is stored."""
-        return self._search(scaling, self._with_overlay(spec), best, planner=self.planner)
-
-    def _search(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
-        """As `_call`, of what takes a search: one at a time for each team, where no prediction waits for it."""
-        with self._one_search():
-            return self._call_in(self.searchers, function, *args, **kwargs)
-
     def _one_search(self) -> AbstractContextManager[None]:
         team = self.principal.team if self.principal.key_id else ""
         return nullcontext() if self.searchers is None else self.searchers.search_of(team)
+
+    def _call_searcher(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Answer of a search: one at a time for each team, where no prediction waits for it."""
+        return self._call_in(self.searchers, function, *args, **kwargs)
+
+    def _refuse_enormous(self, spec: Spec) -> None:
+        self.planner.check_space(spec)
 
     def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """In a server another process computes, with a time limit; elsewhere this one."""
@@ -212,22 +173,6 @@ class Services:
         The documents of others never wait for a prediction, nor does a prediction for them.
         """
         return self._call_in(self.readers, function, *args, **kwargs)
-
-    def check(self, launch: Launch, limits: CheckLimits, baseline: Baseline | None = None) -> CheckReport:
-        """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.
-
-        Raises
-        ------
-        SpecError
-            when the strategy cannot be run on the cluster.
-        """
-        if baseline is not None and baseline.launch is not None:
-            baseline = replace(baseline, launch=self._known(baseline.launch))
-        return self._call(check, self._known(launch), limits, planner=self.planner, baseline=baseline)
-
-    def _known(self, launch: Launch) -> Launch:
-        """The launch with what the database knows of its cluster."""
-        return replace(launch, spec=self._with_overlay(launch.spec))
 
     def baseline(self, document: str | dict[str, Any] | None) -> Baseline | None:
         """Document of a baseline: the id of a stored plan, or a document.
@@ -285,84 +230,6 @@ class Services:
         for strategy in strategies:
             asked = (text, strategy.model_dump_json(exclude_unset=True), known)
             yield asked, partial(self.planner.complete, best=best), (spec, strategy)
-
-    def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
-        """The same of a spec, for which the best plan is searched.
-
-        Raises
-        ------
-        SpecError
-            also when there would be too many strategies to look at.
-        """
-        self.planner.check_space(spec)
-        return self._search(self.planner.why_not, self._with_overlay(spec), strategy)
-
-    def improve(self, launch: Launch) -> ImproveReport:
-        """The best single changes of a launch; nothing is stored.
-
-        Raises
-        ------
-        SpecError
-            when the strategy cannot be run on the cluster, or there would be too many to look at.
-        """
-        self.planner.check_space(launch.spec.model_copy(update={"strategy": None}))
-        return self._search(improve, self._known(launch), planner=self.planner)
-
-    def recommend(
-        self,
-        spec: Spec,
-        *,
-        days: float | None = None,
-        npu_hours: float | None = None,
-        tokens: float | None = None,
-        max_npus: int | None = None,
-    ) -> Recommendation:
-        """The cards that train so many tokens in so many days, or for so many card-hours; nothing is stored.
-
-        Raises
-        ------
-        SpecError
-            when there is no number of tokens, or there would be too many strategies to look at.
-        """
-        self.planner.check_space(spec)
-        asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
-        spec = self._with_overlay(spec)
-        return self._search(recommend, spec, planner=self.planner, max_npus=max_npus, **asked)
-
-    def compare_clusters(
-        self,
-        spec: Spec,
-        offers: Sequence[ClusterOffer],
-        *,
-        days: float,
-        tokens: float | None = None,
-        max_npus: int | None = None,
-    ) -> ClusterComparison:
-        """Cost of the same training on each of several clusters, one after the other; nothing is stored.
-
-        Raises
-        ------
-        SpecError
-            as `recommend`, also of a cluster on which the spec can't be planned.
-        """
-        specs = [on_offer(spec, offer) for offer in offers]
-        for each in specs:
-            self.planner.check_space(each)
-        with self._one_search():
-            answers = [
-                self._call_in(
-                    self.searchers,
-                    points_on,
-                    self._with_overlay(each),
-                    offer,
-                    planner=self.planner,
-                    days=days,
-                    tokens=tokens,
-                    max_npus=max_npus,
-                )
-                for each, offer in zip(specs, offers, strict=True)
-            ]
-        return side_by_side(answers, days)
 
     def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
         """Differences between plans: ids of stored ones, or PlanSets, whose best plan is taken.
