@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 UNKNOWN = "0.0.0"
@@ -12,6 +13,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     ENGINE_VERSION = UNKNOWN
 
 
+@cache
 def can_run(asked: str, own: str = ENGINE_VERSION) -> bool:
     """Whether a search that a server of version `asked` stored is for this one: every version reads those before it."""
     return own == UNKNOWN or _numbers(asked) <= _numbers(own)

@@ -113,13 +113,42 @@ def test_what_is_rare_is_gathered_from_the_index_that_lists_have(filled: Databas
     assert all(ranges), ranged
 
 
+def test_a_far_page_of_words_reads_none_of_the_words_before(filled: Database, monkeypatch) -> None:
+    monkeypatch.setattr(search_list, "MAX_RARE", 0)
+    gathered: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "searches.team IN" in statement:
+            gathered.append(str(parameters))
+
+    with filled.read() as session:
+        ids = list(session.scalars(select(SearchRow.id).order_by(SearchRow.model_name, SearchRow.id)))
+        event.listen(filled.engine, "before_cursor_execute", note)
+        try:
+            found = page(session, (SearchRow.id,), SearchFilter(), "model", limit=5, after=ids[5])
+        finally:
+            event.remove(filled.engine, "before_cursor_execute", note)
+    assert [row.id for row in found] == ids[6:11]
+    assert gathered
+    assert not any("model 0" in parameters for parameters in gathered)
+
+
+def test_a_claim_asks_little_while_many_wait(filled: Database) -> None:
+    with filled.write() as session:
+        session.execute(update(SearchRow).values(status="queued"))
+        with plans_of(session) as plans:
+            assert Queue(session).claim_next("me", now=NOW) is not None
+    asked = len([statement for statement, _ in plans])
+    assert asked == (7 if filled.is_sqlite else 8), [statement for statement, _ in plans]
+
+
 def test_counts_claims_and_reuse_have_their_indexes(filled: Database) -> None:
     with filled.write() as session, plans_of(session) as plans:
         Searches(session).count_by_status()
         Searches(session).oldest_queued_at()
         Searches(session).is_planned("a" * 64, "b" * 64, "1.0.0")
         ApiKeys(session).count_unfinished("key_1")
-        used_s(session, [Waiting("a", "key_0", 0.0), Waiting("b", "key_1", 0.0)], now=NOW)
+        used_s(session, [Waiting("a", "key_0", 0.0), Waiting("b", "key_1", 0.0)], (), now=NOW)
         assert Queue(session).claim_next("me", now=NOW) is not None
     found = indexed(plans)
     assert all(f"ix_searches_{name}" in found for name in ("status", "content", "finished_at", "queued_lane")), found

@@ -131,7 +131,7 @@ class QueueOutlook:
             self._pace, self._pace_until_s = queue_state.pace(session, now=now), begun_s + PACE_FRESH_S
         waiting = queue_state.all_waiting(session, limit=MOST_FORECAST)
         slots = queue_state.slots(session, self._rules, {each.key for each in waiting}, now=now)
-        slots = replace(slots, used_s=queue_state.used_s(session, waiting, now=now))
+        slots = replace(slots, used_s=queue_state.used_s(session, waiting, slots.running, now=now))
         self._starts = forecast(waiting, slots, now.timestamp(), pace=self._pace)
         self._slots = slots.count
         done_s = time.monotonic()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import CursorResult, bindparam, delete, func, insert, not_, select, update
+from sqlalchemy import CursorResult, String, bindparam, delete, func, insert, not_, select, update
 
 from autodeploy.service.store.base import new_delivery_id
 from autodeploy.service.store.tables import DeliveryRow, EventRow, IdempotencyRow, SearchRow
@@ -29,7 +29,15 @@ NEWEST = (
     .where(EventRow.search_id.in_(bindparam("search_ids", expanding=True)))
     .group_by(EventRow.search_id)
 )
-LAST = select(func.max(EventRow.seq)).where(EventRow.search_id == bindparam("search_id"))
+_TABLE = EventRow.__table__
+_NEXT = insert(_TABLE).from_select(
+    ["search_id", "seq", "created_at", "kind", "data"],
+    select(
+        bindparam("search_id", type_=String),
+        func.coalesce(func.max(EventRow.seq), 0) + 1,
+        *(bindparam(name, type_=_TABLE.c[name].type) for name in ("created_at", "kind", "data")),
+    ).where(EventRow.search_id == bindparam("search_id")),
+)
 AFTER = (
     select(EventRow.seq, EventRow.created_at, EventRow.kind, EventRow.data)
     .where(EventRow.search_id == bindparam("search_id"), EventRow.seq > bindparam("seq"))
@@ -66,14 +74,9 @@ class Events:
 
     def append(self, search_id: str, kind: str, items: Sequence[dict[str, Any]], *, now: datetime) -> None:
         """Adds events of one kind after the last one."""
-        if not items:
-            return
-        last = self.session.scalar(LAST, {"search_id": search_id}) or 0
-        rows = [
-            {"search_id": search_id, "seq": seq, "created_at": now, "kind": kind, "data": data}
-            for seq, data in enumerate(items, start=last + 1)
-        ]
-        self.session.execute(insert(EventRow), rows)
+        for data in items:
+            said = {"search_id": search_id, "created_at": now, "kind": kind, "data": data}
+            self.session.execute(_NEXT, said)
 
     def newest(self, search_ids: Sequence[str]) -> dict[str, int]:
         """The number of the last event of each of these searches."""

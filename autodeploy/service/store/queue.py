@@ -104,7 +104,7 @@ class Queue:
             return None
         slots = queue_state.slots(self.session, rules, (each.key for each in waiting), now=now)
         candidates = tied(eligible(waiting, slots, now.timestamp()), slots)
-        used_s = queue_state.used_s(self.session, candidates, now=now)
+        used_s = queue_state.used_s(self.session, candidates, slots.running, now=now)
         chosen = first(candidates, replace(slots, used_s=used_s))
         return None if chosen is None else chosen.id
 

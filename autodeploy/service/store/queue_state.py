@@ -164,10 +164,13 @@ _IN_A_SLOT = or_(SearchRow.origin != "cli", SearchRow.attempts > 1)
 _COLUMNS = (SearchRow.id, SearchRow.principal, SearchRow.created_at, SearchRow.expected_s, _LEFT_BEHIND)
 _REVISION = text("SELECT version_num FROM alembic_version")
 # Every claim asks these: to put them together takes as long as to ask them.
-_TURN_LIMITS = text(
-    "SELECT set_config('lock_timeout', :limit, true), set_config('idle_in_transaction_session_timeout', :limit, true)"
-)
-_TURN = text("SELECT pg_advisory_xact_lock(:lock)")
+_TURN = text("""
+    WITH limits AS MATERIALIZED (
+        SELECT set_config(name, :limit, true) AS said
+        FROM (VALUES ('lock_timeout'), ('idle_in_transaction_session_timeout')) AS names(name)
+    )
+    SELECT pg_advisory_xact_lock(:lock) FROM (SELECT count(said) FROM limits) AS limited
+""")
 # Lane after lane, each found by one step into the index, and of each the oldest: however many wait.
 _HEADS = select(*_COLUMNS, SearchRow.engine_version).where(
     SearchRow.id.in_(
@@ -184,11 +187,12 @@ _HEADS = select(*_COLUMNS, SearchRow.engine_version).where(
     )
 )
 _RUNNING = select(SearchRow.principal, SearchRow.started_at, SearchRow.expected_s).where(RUNNING, _IN_A_SLOT)
-_USES = select(SearchRow.principal, SearchRow.started_at, SearchRow.finished_at).where(
-    SearchRow.started_at.is_not(None), _IN_A_SLOT
+_ENDED = (
+    select(SearchRow.principal, SearchRow.started_at, SearchRow.finished_at)
+    .where(SearchRow.started_at.is_not(None), _IN_A_SLOT, SearchRow.finished_at > bindparam("since"))
+    .order_by(SearchRow.finished_at.desc())
+    .limit(USES_READ)
 )
-_ENDED = _USES.where(SearchRow.finished_at > bindparam("since")).order_by(SearchRow.finished_at.desc()).limit(USES_READ)
-_STARTED = _USES.where(RUNNING)
 _LIVE_SLOTS = select(func.sum(WorkerRow.slots)).where(WorkerRow.seen_at > bindparam("since"))
 _LIMITS = select(ApiKeyRow.id, ApiKeyRow.max_running).where(
     ApiKeyRow.id.in_(bindparam("keys", expanding=True)), ApiKeyRow.max_running.is_not(None)
@@ -214,8 +218,7 @@ class SlotRules:
 def take_turn(session: Session) -> None:
     """Waits until nobody else claims; until the end of the transaction. On SQLite a writer is alone anyway."""
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(_TURN_LIMITS, {"limit": f"{TURN_LIMIT_S}s"})
-        session.execute(_TURN, {"lock": TURN_LOCK})
+        session.execute(_TURN, {"limit": f"{TURN_LIMIT_S}s", "lock": TURN_LOCK})
 
 
 def is_current(session: Session) -> bool:
@@ -260,18 +263,22 @@ def slots(session: Session, rules: SlotRules, keys: Iterable[str], *, now: datet
     )
 
 
-def used_s(session: Session, waiting: Iterable[Waiting], *, now: datetime) -> dict[str, float]:
-    """Seconds of slots that the keys of these searches had of late."""
+def used_s(
+    session: Session, waiting: Iterable[Waiting], running: Iterable[Running], *, now: datetime
+) -> dict[str, float]:
+    """Seconds of slots that the keys of these searches had of late, with those that run."""
     keys = {each.key for each in waiting}
     if len(keys) < 2:
         return {}
     since = now - timedelta(seconds=WINDOW_S)
+    now_s = now.timestamp()
     spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for query in (_ENDED, _STARTED):
-        for key, started_at, finished_at in session.execute(query, {"since": since}):
-            if key in keys and started_at is not None:
-                spans[key].append((started_at.timestamp(), (finished_at or now).timestamp()))
-    return {key: used_within(spans_of_key, now.timestamp()) for key, spans_of_key in spans.items()}
+    for each in running:
+        spans[each.key].append((each.started_s, now_s))
+    for key, started_at, finished_at in session.execute(_ENDED, {"since": since}):
+        if started_at is not None and finished_at is not None:
+            spans[key].append((started_at.timestamp(), finished_at.timestamp()))
+    return {key: used_within(spans_of_key, now_s) for key, spans_of_key in spans.items() if key in keys}
 
 
 def pace(session: Session, *, now: datetime) -> float:

@@ -179,11 +179,9 @@ def _ids(session: Session, where: SearchFilter, order: _Order, limit: int) -> li
     if complete:
         return found
     conditions = _ranges(session, where)
-    if where.tag is not None:
-        tagged = _tagged(where.tag)
-        few = _is_few(session, tagged, MAX_TAGGED_LOOKUPS)
-        conditions.append(SearchRow.id.in_(tagged) if few else _is_tagged(where.tag))
-    return _gathered(session, conditions, order, limit)
+    if where.tag is not None and _is_few(session, tagged := _tagged(where.tag), MAX_TAGGED_LOOKUPS):
+        return _gathered(session, [*conditions, SearchRow.id.in_(tagged)], order, limit)
+    return _gathered(session, conditions, order, limit, where.tag)
 
 
 def _first(session: Session, where: SearchFilter, order: _Order, limit: int) -> tuple[list[str], bool]:
@@ -202,9 +200,8 @@ def _of_rare(session: Session, where: SearchFilter, order: _Order, limit: int) -
     rare = next((word == value for word, value in words if _is_rare(session, word, value)), None)
     if rare is None:
         return None
-    tags = [] if where.tag is None else [_is_tagged(where.tag)]
     # By the index of that word alone: SQLite does not know which of several is rare.
-    return _gathered(session, [*_filters(where, unindexed=True), rare, *tags], order, limit)
+    return _gathered(session, [*_filters(where, unindexed=True), rare], order, limit, where.tag)
 
 
 def _is_rare(session: Session, word: ColumnElement[Any], value: str) -> bool:
@@ -267,8 +264,8 @@ def _with_tag(
 ) -> list[str]:
     """The page of the rows with these conditions; a tag is looked up for the first of them alone."""
     if tag is not None:
-        conditions = [SearchRow.id.in_(_sorted(conditions, order, MAX_TAGGED_LOOKUPS)), _is_tagged(tag)]
-    return _gathered(session, conditions, order, limit)
+        conditions = [SearchRow.id.in_(_sorted(conditions, order, MAX_TAGGED_LOOKUPS))]
+    return _gathered(session, conditions, order, limit, tag)
 
 
 def _next_word(session: Session, order: _Order, word: str | None) -> str | None:
@@ -313,7 +310,8 @@ def _ranges(
 
     Parameters
     ----------
-    order, until : an order of words and one of them: no row after those of that word is wanted.
+    order, until : an order of words and one of them: no row after those of that word is wanted, nor one before those
+        of the last seen.
     """
     asked = [getattr(where, name) for name in RANGES]
     bounded = [order is not None and column is order.column for column in RANGES.values()]
@@ -325,7 +323,9 @@ def _ranges(
         if values is None:
             break
         if bounded[place] and order is not None:
-            values = [value for value in values if (value >= until if order.down else value <= until)]
+            begun = order.after[0] if order.after else (max if order.down else min)(values, default=until)
+            least, most = sorted((begun, until))
+            values = [value for value in values if least <= value <= most]
         named[name] = values
         ranges *= max(1, len(values))
     ranged: list[ColumnElement[bool]] = [RANGES[name].in_(values) for name, values in named.items()]
@@ -368,9 +368,13 @@ def _tagged(tag: str) -> Select[Any]:
     return select(TagRow.search_id).where(TagRow.tag == tag)
 
 
-def _is_tagged(tag: str) -> ColumnElement[bool]:
-    """Looked up for each row; with an offset PostgreSQL does not join the rows with all that have the tag instead."""
-    return select(TagRow.tag).where(TagRow.search_id == SearchRow.id, TagRow.tag == tag).offset(0).exists()
+def _is_tagged(tag: str, search_id: Any = SearchRow.id) -> ColumnElement[bool]:
+    """Looked up for each row among the tags of its search, which lie side by side for searches that do.
+
+    With an offset PostgreSQL does not join the rows with all that have the tag instead.
+    """
+    named = indexed_word(TagRow.tag) == tag  # changed, the column is not that of the index of tags
+    return select(TagRow.tag).where(TagRow.search_id == search_id, named).offset(0).exists()
 
 
 def _is_few(session: Session, ids: Select[Any], most: int) -> bool:
@@ -454,23 +458,31 @@ def _stretch(
     return list(session.scalars(query.where(*place, *filters).order_by(*ordered).limit(limit))), end is None
 
 
-def _gathered(session: Session, conditions: list[ColumnElement[bool]], order: _Order, limit: int) -> list[str]:
-    """The page of all rows with these conditions, sorted."""
-    return list(session.scalars(_sorted(conditions, order, limit)))
+def _gathered(
+    session: Session, conditions: list[ColumnElement[bool]], order: _Order, limit: int, tag: str | None = None
+) -> list[str]:
+    """The page of all rows with these conditions, and with that tag, sorted."""
+    return list(session.scalars(_sorted(conditions, order, limit, tag)))
 
 
-def _sorted(conditions: list[ColumnElement[bool]], order: _Order, limit: int) -> Select[Any]:
+def _sorted(conditions: list[ColumnElement[bool]], order: _Order, limit: int, tag: str | None = None) -> Select[Any]:
     if order.after is not None:
         conditions = [*conditions, _behind(order)]
+    row: Any = SearchRow.__table__.c
+    if tag is not None:  # in the order of ids, in which each finds its tags beside those of the one before
+        kept = dict.fromkeys(row[key.key] for key in order.keys)
+        row = select(*kept).where(*conditions).order_by(SearchRow.id).subquery().c
+        conditions = [_is_tagged(tag, row.id)]
+    column = row[order.column.key]
     # Changed, the column is no longer that of an index: none is walked to the end.
-    first: Any = func.coalesce(order.column, "") if order.by_id or order.by_word else order.column + 0
-    ties: tuple[Any, ...] = () if order.by_id else order.ties
+    first: Any = func.coalesce(column, "") if order.by_id or order.by_word else column + 0
+    ties = () if order.by_id else tuple(row[tie.key] for tie in order.ties)
     if order.has_gaps:
-        ties = (case((order.column.is_not(None), SearchRow.created_at)), SearchRow.id)
+        ties = (case((column.is_not(None), row.created_at)), row.id)
     ordered: list[ColumnElement[Any]] = order.directed(first, *ties)
     if order.has_gaps:
         ordered[0] = ordered[0].nulls_last()
-    return select(SearchRow.id).where(*conditions).order_by(*ordered).limit(limit)
+    return select(row.id).where(*conditions).order_by(*ordered).limit(limit)
 
 
 def _behind(order: _Order) -> ColumnElement[bool]:
