@@ -111,6 +111,21 @@ def test_every_service_of_ours_is_confined(compose, compose_sqlite):
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
+@pytest.mark.parametrize("page", ["how-to/deploy.md", "zh/how-to/deploy.md"])
+def test_limits_of_containers_are_said(page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    rows = {row.strip() for row in text.splitlines() if row.startswith("| ")}
+    files = (ROOT / name for name in ("docker-compose.yml", "docker-compose.sqlite.yml"))
+    limits = [
+        limit
+        for file in files
+        for limit in re.findall(r"\$\{(\w+_(?:MEMORY|CPUS)):-(\w+)\}", file.read_text(encoding="utf-8"))
+    ]
+    assert len(limits) == 8
+    unsaid = [(name, value) for name, value in limits if not any(f"`{name}`" in row and value in row for row in rows)]
+    assert unsaid == []
+
+
 def test_images_are_named_by_their_exact_version_and_no_password_is_known(compose, compose_sqlite):
     version = metadata.version("autodeploy")
     images = {name: service["image"] for name, service in (compose["services"] | compose_sqlite["services"]).items()}

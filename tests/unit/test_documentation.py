@@ -33,6 +33,10 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
+MARKS = re.compile(r"^#{1,6}(?= )", re.MULTILINE)
+ROWS = re.compile(r"^\|.*$", re.MULTILINE)
+SETTING = re.compile(r"`((?:AUTODEPLOY|POSTGRES|PYTHON)_[A-Z_]+)")
+NUMBER = re.compile(r"(?<![\w.-])\d[\d,.]*(?<=\d)")
 COMMAND = re.compile(r"(?:^|(?<=[`;/ ]))autodeploy( .+)?$")
 EXTERNAL = ("http://", "https://", "mailto:")
 
@@ -246,6 +250,23 @@ def test_chinese_readme_has_the_same_sections():
         for text in (english, chinese)
     ]
     assert sorted(links[0]) == sorted(links[1])
+
+
+def test_deployment_in_chinese_says_the_same():
+    english, chinese = (DOCS / part / "deploy.md" for part in ("how-to", "zh/how-to"))
+    texts = [text_of(page) for page in (english, chinese)]
+    levels, rows, settings = ([pattern.findall(prose(text)) for text in texts] for pattern in (MARKS, ROWS, SETTING))
+    assert levels[0] == levels[1]
+    assert blocks(texts[0]) == blocks(texts[1])
+    assert [row.count("|") for row in rows[0]] == [row.count("|") for row in rows[1]]
+    assert sorted(set(settings[0])) == sorted(set(settings[1]))
+    links = [
+        sorted(str((page.parent / link.partition("#")[0]).resolve()) for link in LINK.findall(text))
+        for page, text in zip((english, chinese), texts, strict=True)
+    ]
+    assert links[0] == links[1]
+    numbers = [[sorted(NUMBER.findall(row)) for row in of_page] for of_page in rows]
+    assert numbers[0] == numbers[1]
 
 
 def test_a_part_that_is_missing_is_named():

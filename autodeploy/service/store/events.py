@@ -29,7 +29,7 @@ NEWEST = (
     .where(EventRow.search_id.in_(bindparam("search_ids", expanding=True)))
     .group_by(EventRow.search_id)
 )
-_TABLE = EventRow.__table__
+_TABLE: Any = EventRow.__table__
 _NEXT = insert(_TABLE).from_select(
     ["search_id", "seq", "created_at", "kind", "data"],
     select(
