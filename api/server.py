@@ -329,12 +329,15 @@ def serve(
     AutoDeployError
         when the address is taken, or the database is away or at another revision: said in one line before the server
         starts, which would tell it as a trace.
+    DBAPIError
+        when the database is for reading only, likewise.
     """
     settings.refuse_open_server()
     _refuse_taken_address(settings)
     database = ready_database(settings.database_url, settings.database_connections)
     try:
         configure_logging(settings)
+        database.require_writes()
         app = create_app(settings, planner=planner, database=database, ready_first=True)
         # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

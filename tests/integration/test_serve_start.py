@@ -6,15 +6,20 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+import uvicorn
 
-from api.server import address_of
+from api.server import address_of, server_config
 from autodeploy.cli import main
 from autodeploy.kit.settings import Settings
 from autodeploy.service.runner import fork_server
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
+from tests.integration.conftest import eventually
 from tests.support import plain_http
 
 if TYPE_CHECKING:
@@ -60,6 +65,45 @@ def test_a_service_imports_the_planner_beside_all_else(
         monkeypatch.setattr(sys, "argv", ["autodeploy", *asked])
         main.run_alone()
         assert done == ["started"] * expected + ["run", "left 0"]
+
+
+def test_a_server_on_a_file_for_reading_only_says_so_and_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "read.db"
+    database = Database(f"sqlite:///{path}", pool_size=1)
+    upgrade(database)
+    database.close()
+    environment = {**os.environ, "AUTODEPLOY_DATABASE_URL": f"sqlite:///file:{path}?mode=ro&uri=true"}
+    command = [sys.executable, "-m", "autodeploy.cli.main", "serve", "--port", "0"]
+    served = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert served.returncode == 4
+    assert "AUTODEPLOY_DATABASE_URL" in served.stderr
+    assert "Traceback" not in served.stdout + served.stderr
+
+
+@pytest.mark.parametrize(
+    ("trusted", "told"), [("", "127.0.0.1"), ("10.0.0.7", "127.0.0.1"), ("127.0.0.1", "203.0.113.9")]
+)
+def test_only_a_named_proxy_tells_whom_it_speaks_for(trusted: str, told: str, tmp_path: Path) -> None:
+    """Nor one on this machine: whoever may choose an address is not throttled by it."""
+
+    async def whom(scope, _receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["client"][0].encode()})
+
+    settings = Settings(trusted_proxies=trusted, database_url=f"sqlite:///{tmp_path / 'a.db'}")
+    config = server_config(whom, settings)  # type: ignore[arg-type]
+    config.lifespan, config.port = "off", 0
+    server = uvicorn.Server(config)
+    serving = threading.Thread(target=server.run)
+    serving.start()
+    try:
+        eventually(lambda: server.started)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        with plain_http.Client(base_url=f"http://127.0.0.1:{port}/", timeout=60.0) as reader:
+            assert reader.get("", headers={"X-Forwarded-For": "203.0.113.9"}).text == told
+    finally:
+        server.should_exit = True
+        serving.join()
 
 
 def test_a_started_server_is_ready(tmp_path: Path) -> None:

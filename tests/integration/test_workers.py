@@ -176,6 +176,7 @@ def test_a_database_for_reading_only_refuses_writes(database: Database, monkeypa
             connection.commit()
 
     assert not database.refuses_writes
-    with pytest.raises(DBAPIError):
-        tell_of_many(database)
+    for write in (database.require_writes, lambda: tell_of_many(database)):
+        with pytest.raises(DBAPIError):
+            write()
     assert database.refuses_writes

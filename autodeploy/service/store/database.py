@@ -182,6 +182,17 @@ class Database:
         lately = self._refused_s is not None and time.monotonic() - self._refused_s < REFUSED_LATELY_S
         return lately or (self.is_sqlite and _free_bytes(Path(self.url.database or "")) < LEAST_FREE_BYTES)
 
+    def require_writes(self) -> None:
+        """Writes nothing, which a full disk has room for.
+
+        Raises
+        ------
+        DBAPIError
+            when the database is for reading only.
+        """
+        with self.write() as session:
+            session.execute(text("UPDATE alembic_version SET version_num = version_num WHERE 1 = 0"))
+
     def _note_refusal(self, error: DBAPIError) -> None:
         now_s = time.monotonic()
         if self._refused_s is None or now_s - self._logged_s >= LOG_AGAIN_S:
