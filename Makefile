@@ -93,8 +93,9 @@ processor-time: $(STAMP) ## Processor time and memory of plans over a fixed loop
 	@$(BIN)/python -m tests.benchmarks.processor_time $(if $(TREE),--tree $(TREE)) $(if $(WRITE),--write $(WRITE)) \
 		$(if $(AGAINST),--against $(AGAINST))
 
-recommended: $(STAMP) ## Hold what is recommended against searches with a feature forced or axes fixed; one JSON line each
+recommended: $(STAMP) ## Hold what is recommended to searches with less freedom and to measured strategies; one JSON line each
 	@$(BIN)/python -m tests.soak.recommended
+	@$(BIN)/python -m tests.soak.measured_strategies
 
 replay: $(STAMP) ## Fit to runs on few cards and predict those on more; docs/replay.md
 	@$(BIN)/python -m docs.replay

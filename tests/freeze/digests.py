@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 STORED = FOLDER / "stored_1_0.jsonl"
-LONG_NUMBER = re.compile(r"\d+\.\d{8,}(?:e-?\d+)?")
+NUMBER = re.compile(r"\d+\.\d+(?:e-?\d+)?")
+DIGITS = 10
 # Differ between two runs of one search.
 OF_ONE_RUN = ("timing", "cached", "progress", "tags", "note")
 
@@ -49,13 +50,18 @@ def renamed() -> dict[str, str]:
 def digest(document: object) -> str:
     """SHA-256 of a document or a text, after the committed renames; 16 hexadecimal digits.
 
-    Numbers count to ten digits: exponentials of numpy differ in the last bit with and without AVX-512.
+    Numbers count to DIGITS digits: exponentials of numpy differ in the last bit with and without AVX-512.
     """
     text = document if isinstance(document, str) else json.dumps(document, sort_keys=True, ensure_ascii=False)
-    text = LONG_NUMBER.sub(lambda number: f"{float(number[0]):.10g}", text)
+    text = NUMBER.sub(_rounded, text)
     for old, new in renamed().items():
         text = text.replace(old, new)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _rounded(number: re.Match[str]) -> str:
+    short = len(number[0]) <= DIGITS  # versions too: they stay as they are
+    return number[0] if short else str(float(f"{float(number[0]):.{DIGITS}g}"))
 
 
 def searched(name: str) -> PlanSet:

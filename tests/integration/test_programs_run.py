@@ -285,6 +285,10 @@ def published_signs(cut: Cut) -> None:
     cut.main()
 
 
+def measured_strategies(cut: Cut) -> None:
+    cut.main(["ST084"])
+
+
 def recommended(cut: Cut) -> None:
     """Every law has something to compare, in a search that has a rival and in one of post-training."""
     told: list[Counter[tuple[str, str]]] = []
@@ -373,6 +377,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "tests.benchmarks.rehearsals": rehearsals,
     "tests.soak.__main__": soak,
     "tests.soak.small_training": small_training,
+    "tests.soak.measured_strategies": measured_strategies,
     "tests.soak.recommended": recommended,
     "tests.benchmarks.processor_time": processor_time,
 }
