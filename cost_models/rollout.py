@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
@@ -118,19 +118,34 @@ class Rollout:
         return self.tail_s / np.maximum(self.decode_s, 1e-300)
 
 
+class Dispatch(TypedDict, total=False):
+    """How responses come to their ranks.
+
+    correlation : of the responses of one prompt, by default a half; see `likeness`. group_size : of them on one rank:
+        all where prompts are dispatched whole, 1 where responses are [responses].
+    shared_prefix : the prompt is prefilled once for those.
+    parts : steps over which a response may extend: 1 waits for all; with more, the unfinished ones go on in the next
+        step beside its new ones (partial rollout), or new ones start before all the old ones have ended (staleness)
+        [steps].
+    by_group : `tpot_s` takes, third, the batch of all ranks of a unit: what reaches their experts, few in the tail.
+    prefill_kept : what unfinished responses have written is prefilled again in each step, as new weights need.
+    """
+
+    correlation: float
+    group_size: int
+    shared_prefix: bool
+    parts: int
+    prefill_kept: bool
+    by_group: bool
+
+
 def rollout(
     engines: Engines,
     lengths: Lengths,
     prompt_tokens: float,
     tpot_s: TokenTime,
     prefill_s: PrefillTime,
-    *,
-    correlation: float = 0.5,
-    group_size: int = 1,
-    shared_prefix: bool = True,
-    parts: int = 1,
-    prefill_kept: bool = True,
-    by_group: bool = False,
+    **dispatch: Unpack[Dispatch],
 ) -> Rollout:
     """Seconds and tokens of a rollout by layout: continuous batching until the last response ends.
 
@@ -138,14 +153,6 @@ def rollout(
     ----------
     engines : layouts; slots of at least 1. prompt_tokens : mean length of a prompt [tokens].
     tpot_s : seconds of one step of a unit, by batch of a rank and mean context. prefill_s : by a rank's tokens.
-    correlation : of the responses of one prompt; see `likeness`. group_size : of them on one rank: all where prompts
-        are dispatched whole, 1 where responses are [responses].
-    shared_prefix : the prompt is prefilled once for those.
-    parts : steps over which a response may extend: 1 waits for all; with more, the unfinished ones go on in the next
-        step beside its new ones (partial rollout), or new ones start before all the old ones have ended (staleness)
-        [steps].
-    by_group : `tpot_s` takes, third, the batch of all ranks of a unit: what reaches their experts, few in the tail.
-    prefill_kept : what unfinished responses have written is prefilled again in each step, as new weights need.
 
     Notes
     -----
@@ -155,13 +162,18 @@ def rollout(
     ----------
     Orca (OSDI 2022): continuous batching. AReaL, arXiv:2505.24298: interruption, and prefill of what is kept.
     """
-    alike = likeness(lengths, correlation, group_size)
+    group_size, parts, by_group = (
+        dispatch.get("group_size", 1),
+        dispatch.get("parts", 1),
+        dispatch.get("by_group", False),
+    )
+    alike = likeness(lengths, dispatch.get("correlation", 0.5), group_size)
     ranks = engines.ranks if by_group else None
     own = slowest(engines, lengths, alike, group_size, prompt_tokens, tpot_s, parts, by_group)
-    new_tokens = engines.responses * prompt_tokens / (group_size if shared_prefix else 1)
+    new_tokens = engines.responses * prompt_tokens / (group_size if dispatch.get("shared_prefix", True) else 1)
     if parts > 1:
         own, kept = folded(own, parts, engines.ranks)
-        kept = kept if prefill_kept else np.zeros_like(kept)
+        kept = kept if dispatch.get("prefill_kept", True) else np.zeros_like(kept)
         own = own.within(engines.slots)
         ends = np.cumsum(own.seconds(tpot_s, ranks), axis=1)
         longest, tail = parts * ends[:, -1], np.zeros(len(ends))

@@ -161,15 +161,8 @@ def stretches(
     alone = np.maximum(1.0, mean / alive)
     batch = np.clip(slots * np.sin(np.minimum(angle, np.pi / 2.0)) ** 2, alone, np.maximum(alone, ranks * mean / alive))
     batch = np.minimum(batch, np.maximum(slots, 1.0))
-
-    ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * likeness.independent
-    longest = product(-np.expm1(responses * ranks * n_units * ended), lengths.stretch)
     steps = lengths.stretch * alive
-    # The longest is met at any place of the queue; and its rank has the work of all its responses, on all its slots.
-    count = responses * ranks * n_units
-    others = np.maximum(0.0, count * lengths.mean - longest[:, None]) / np.maximum(count - 1.0, 1.0)
-    work = (longest[:, None] + (responses - 1.0) * others) / np.maximum(slots, 1.0)
-    at_least = np.maximum(longest[:, None] + mean_start(lengths, responses / slots), work)
+    longest, at_least = _of_longest(lengths, likeness, slots, responses, responses * ranks * n_units)
     extra = np.maximum(0.0, at_least - queue - steps.sum(axis=1, keepdims=True))
     # Of all tokens' contexts the drain has its own; the rest falls to the steps before.
     contexts = responses * lengths.mean_square / 2.0 - slots * product(runs * written, lengths.stretch)[:, None]
@@ -181,6 +174,20 @@ def stretches(
         context=prompt_tokens + np.concatenate([before, written, np.full_like(extra, lengths.longest)], axis=1),
         longest_tokens=longest,
     )
+
+
+def _of_longest(
+    lengths: Lengths, likeness: Likeness, slots: Floats, responses: Floats, count: Floats
+) -> tuple[Floats, Floats]:
+    """Expected longest of so many responses [n], and steps that a unit with it takes at least [n, 1].
+
+    It is met at any place of the queue; and its rank has the work of all its responses, on all its slots.
+    """
+    ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * likeness.independent
+    longest = product(-np.expm1(count * ended), lengths.stretch)
+    others = np.maximum(0.0, count * lengths.mean - longest[:, None]) / np.maximum(count - 1.0, 1.0)
+    work = (longest[:, None] + (responses - 1.0) * others) / np.maximum(slots, 1.0)
+    return longest, np.maximum(longest[:, None] + mean_start(lengths, responses / slots), work)
 
 
 def _beyond_mean(lengths: Lengths, count: Floats) -> Floats:

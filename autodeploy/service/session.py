@@ -402,57 +402,58 @@ def open_services(
         connections = WORKER_CONNECTIONS if as_worker else settings.database_connections
         database = ready_database(settings.database_url, connections)
     try:
-        loaded = load_planner(planner)
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
-        searches = SearchService(database, loaded, runner, settings)
-        call_pool = CallPool(settings, planner) if with_runner else None
-        one = settings.model_copy(update={"call_processes": 1})
-        readers = CallPool(one, planner) if with_runner else None
-        searchers = None if call_pool is None else CallPool(one, planner, call_pool.tally, SEARCH_NICENESS)
-        kept = KeptAnswers(KEPT_ANSWERS)
-        ahead = None
-        if call_pool is not None and settings.ask_ahead:
-            ahead = AskedAhead(settings, planner, kept, lambda: call_pool.idle_s < QUIET_S)
-
-        # Forty predictions a run: elsewhere than the server's own process.
-        fitted = partial(refit, planner=loaded)
-        fit = fitted if searchers is None else lambda *runs: searchers.call(fitted, *runs)
-        runs = RunService(database, fit, searches.plan)
-        webhooks = WebhookService(database, settings)
-        housekeeper = Housekeeper(database, settings)
+        services = _services(settings, database, runner, planner, with_pools=with_runner)
+        webhooks, housekeeper = services.webhooks, Housekeeper(database, settings)
         if runner is not None:
             runner.start()
             webhooks.start()
             if not as_worker:
                 housekeeper.start()
         try:
-            yield Services(
-                settings,
-                database,
-                loaded,
-                runner,
-                searches,
-                runs,
-                BatchService(database, searches),
-                webhooks,
-                AccessService(database),
-                call_pool,
-                readers,
-                searchers,
-                planner,
-                kept=kept,
-                ahead=ahead,
-            )
+            yield services
         finally:
             housekeeper.stop()
             webhooks.stop()
-            for pool in (ahead, call_pool, readers, searchers):
+            for pool in (services.ahead, services.call_pool, services.readers, services.searchers):
                 if pool is not None:
                     pool.close()
             if runner is not None:
                 runner.stop()
     finally:
         database.close()
+
+
+def _services(
+    settings: Settings, database: Database, runner: JobRunner | None, planner: str, *, with_pools: bool
+) -> Services:
+    """The services of a process; with pools others compute, read and search for it."""
+    loaded, one = load_planner(planner), settings.model_copy(update={"call_processes": 1})
+    searches, kept, ahead = SearchService(database, loaded, runner, settings), KeptAnswers(KEPT_ANSWERS), None
+    call_pool = CallPool(settings, planner) if with_pools else None
+    searchers = None if call_pool is None else CallPool(one, planner, call_pool.tally, SEARCH_NICENESS)
+    if call_pool is not None and settings.ask_ahead:
+        ahead = AskedAhead(settings, planner, kept, lambda: call_pool.idle_s < QUIET_S)
+    # Forty predictions a run: elsewhere than the server's own process.
+    fitted = partial(refit, planner=loaded)
+    fit = fitted if searchers is None else lambda *runs: searchers.call(fitted, *runs)
+    return Services(
+        settings,
+        database,
+        loaded,
+        runner,
+        searches,
+        runs=RunService(database, fit, searches.plan),
+        batches=BatchService(database, searches),
+        webhooks=WebhookService(database, settings),
+        access=AccessService(database),
+        call_pool=call_pool,
+        readers=CallPool(one, planner) if with_pools else None,
+        searchers=searchers,
+        planner_module=planner,
+        kept=kept,
+        ahead=ahead,
+    )
 
 
 def _runner(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
 from autodeploy.space.candidates import DISPATCHERS
 from autodeploy.space.rules import FACT, LAUNCHED, launched_choices
@@ -27,30 +27,9 @@ NOT_PLACED: dict[str, Any] = {"empty_chunks": 0, "bare_chunks": 0, "padded_layer
 NOT_CHOSEN: dict[str, Any] = {"recomputes_all": False}  # the same of what layers recompute
 
 
-def facts_of(
-    model: ModelSpec,
-    *,
-    world: int,
-    seq_length: int,
-    global_batch: int,
-    node_ranks: int,
-    tp_limit: int,
-    features: set[str],
-    exact_numerics: bool = False,
-    deterministic: bool = False,
-    asked: frozenset[str] = frozenset(),
-    precision: str = "bf16",
-    shards_states: bool = True,
-    optimizer: Optimizer = ADAM,
-    tunings: tuple[Tuning, ...] = (),
-    packed: bool = False,
-    unlaunched: str = "",
-    release: Release | None = None,
-) -> dict[str, Any]:
-    """Names and values that rules may read.
+class Launched(TypedDict, total=False):
+    """A training as rules read it beside its model.
 
-    Parameters
-    ----------
     world : ranks. node_ranks : ranks of a node. tp_limit : largest tensor parallel group inside one node.
     features : names of the features that are on.
     exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
@@ -61,13 +40,44 @@ def facts_of(
     unlaunched : the field of the model or the training that the release has no launch of; empty where there is none.
     release : what the plan is launched with; None launches everything.
     """
+
+    world: Required[int]
+    seq_length: Required[int]
+    global_batch: Required[int]
+    node_ranks: Required[int]
+    tp_limit: Required[int]
+    features: Required[set[str]]
+    exact_numerics: bool
+    deterministic: bool
+    asked: frozenset[str]
+    precision: str
+    shards_states: bool
+    optimizer: Optimizer
+    tunings: tuple[Tuning, ...]
+    packed: bool
+    unlaunched: str
+    release: Release | None
+
+
+# Of `Launched` what rules read as it is, by what it is where it is not said.
+SAID: dict[str, Any] = {
+    "exact_numerics": False,
+    "deterministic": False,
+    "shards_states": True,
+    "packed": False,
+    "unlaunched": "",
+}
+SIZES = ("world", "seq_length", "global_batch", "node_ranks", "tp_limit")
+
+
+def facts_of(model: ModelSpec, **run: Unpack[Launched]) -> dict[str, Any]:
+    """Names and values that rules may read."""
+    release, features, optimizer = run.get("release"), run["features"], run.get("optimizer", ADAM)
+    tunings, asked = run.get("tunings", ()), run.get("asked", frozenset())
     on_mechanisms, names = mechanisms(features), model.attention_names
     return {
-        "world": world,
-        "node_ranks": node_ranks,
-        "tp_limit": tp_limit,
-        "seq_length": seq_length,
-        "global_batch": global_batch,
+        **SAID,
+        **{name: value for name, value in run.items() if name in SAID or name in SIZES},
         "heads": model.common_heads,
         "kv_heads": model.num_key_value_heads,
         **{kind.name: kind.name in names for kind in ATTENTION_KINDS},
@@ -82,23 +92,18 @@ def facts_of(
         "experts": model.n_routed_experts or 1,
         "expert_width": model.moe_intermediate_size or 0,
         "layers": model.num_hidden_layers,
-        "windowed": _is_windowed(model, seq_length),
+        "windowed": _is_windowed(model, run["seq_length"]),
         "hashed_layers": model.num_hash_layers,
         "predicts_tokens": model.num_nextn_predict_layers > 0,
         "mindformers_network": network_of(model) is not None,
-        "fp16": precision == "fp16",
-        "shards_states": shards_states,
+        "fp16": run.get("precision") == "fp16",
         **{each.fact: each in tunings for each in TUNINGS},
         "updates_matrices": optimizer.matrix_s is not None,
-        "packed": packed,
-        "unlaunched": unlaunched,
-        "launches_training": not unlaunched,
+        "launches_training": not run.get("unlaunched"),
         "index_groups": len(model.index_starts),
         "shortcut": model.shortcut_moe,
         "zero_experts": model.n_zero_experts,
         "dense_layers": model.first_k_dense_replace if model.is_moe else 0,
-        "exact_numerics": exact_numerics,
-        "deterministic": deterministic,
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
         **NOT_PLACED,

@@ -134,19 +134,13 @@ def _lost_s(
 @compiled
 def longest_paths(
     counts: Floats,
-    work: tuple[Floats, Floats],
-    whole: tuple[Floats, Floats],
-    first: tuple[Floats, Floats],
-    last: tuple[Floats, Floats],
-    longest: tuple[Floats, Floats],
+    stages: tuple[tuple[Floats, Floats], ...],
     sizes: tuple[Floats, Floats, Floats, Floats, Floats],
-    edge_s: Floats,
-    least_edge_s: Floats,
+    edges: tuple[Floats, Floats],
     other_s: Floats,
     leaves: int,
     waits: bool,
-    ramps: float,
-    returns: float,
+    turns: tuple[float, float],
 ) -> tuple[Floats, Floats, Floats]:
     """Of the longest path of every pipeline: work of the stage that paces, what it spends beside it, the stage [n].
 
@@ -155,25 +149,37 @@ def longest_paths(
     where all forwards come before all backwards. Down a class of equal stages a path of 1f1b gains most at its ends or
     where the stage that it left runs out of micro batches.
 
+        longest := none
+        for each class, its first and its last stage p:                       candidates for the critical path
+            length := work of p                                               it is never idle in the steady phase
+                    + sum over stages before p: edges, first chunks           ramp: down to p, and back (`returns`)
+                    + max over depths d below p: sum of last chunks and edges to p + d
+                          - what p runs meanwhile, forward (fill) and backward (drain)      1f1b: ONE_CHUNK
+                          - its forwards between its first one and its first backward       interleaved: SEVERAL
+            longest := max(longest, length)
+        longest := max(longest, one micro batch through all chunks and back + (M - 1) slowest chunk)
+
     Parameters
     ----------
     counts : stages of each class, in the order of the pipeline; 0 where it has none [k, n].
-    work : of the first and of the last stage of each class, in a step [k, n].
-    whole, first, last, longest : forward and backward of a stage, its first, its last and its slowest chunk [k, n].
+    stages : of each class [k, n] work in a step of its first and of its last stage; and forward and backward of a
+        stage, of its first, its last and its slowest chunk.
     sizes : pp, vpp, micro batches, `orders.group_size` and `orders.forwards_ahead` of stage 0 [n]; of every next stage
         two fewer.
-    edge_s, least_edge_s : an edge between stages, and the least that one out of a pair takes [n].
+    edges : seconds between stages, and the least that those out of a pair take [n].
     other_s : another path at the pace of the last stage where paths stay on their stage [n].
     leaves : STAYS, ONE_CHUNK or SEVERAL. waits : all forwards come first with M <= P and several chunks.
-    ramps, returns : 1 where a path comes down to its stage; where it goes back through the stages before; else 0.
+    turns : 1 where a path comes down to its stage; 1 where it goes back through the stages before; else 0.
     """
+    work, whole, first, last, longest = stages
     pp, vpp, micro_batches, size, ahead = sizes
+    ramps, returns = turns
     classes, n = counts.shape
     best_work, best_beside, best_stage = np.empty(n), np.empty(n), np.empty(n)
     # All in one function: handing arrays on would cost as much as what is done with them.
     count_of, behind = np.empty(classes), np.empty(classes)
     for row in range(n):
-        edge, least, m = edge_s[row], least_edge_s[row], micro_batches[row]
+        edge, least, m = edges[0][row], edges[1][row], micro_batches[row]
         through = forward = backward = 0.0
         for each in range(classes):
             count_of[each] = counts[each, row]
@@ -196,14 +202,14 @@ def longest_paths(
                     behind_it, depth, reach, most, drained = pp[row] - stage, 0.0, 0.0, 0.0, 0.0
                     forward_s, backward_s = whole[0][own, row], whole[1][own, row]
                     for later in range(own, classes):
-                        stages = count_of[later] if later > own else count - 1.0 - past
+                        members = count_of[later] if later > own else count - 1.0 - past
                         free = max(behind_it - m - depth, 0.0)
-                        if 0.0 < free < stages:
+                        if 0.0 < free < members:
                             missed, seconds = _missed(m, behind_it, depth + free), reach + free * behind[later]
                             most = max(most, seconds - missed * forward_s)
                             drained = max(drained, seconds - missed * backward_s)
-                        depth += stages
-                        reach += stages * behind[later]
+                        depth += members
+                        reach += members * behind[later]
                         missed = _missed(m, behind_it, depth)
                         most = max(most, reach - missed * forward_s)
                         drained = max(drained, reach - missed * backward_s)
@@ -305,19 +311,19 @@ class _Pipelines:
             ahead = self._column(forwards_ahead(how.name, 0, pp, vpp, micro_batches, size))
         work, beside, stage = longest_paths(
             _in_order(self.counts.T),
-            _by_class(*self.work),
-            _by_class(stages.forward_s, stages.backward_s),
-            _by_class(stages.first_forward_s, stages.first_backward_s),
-            _by_class(stages.last_forward_s, stages.last_backward_s),
-            _by_class(*self.longest),
+            (
+                _by_class(*self.work),
+                _by_class(stages.forward_s, stages.backward_s),
+                _by_class(stages.first_forward_s, stages.first_backward_s),
+                _by_class(stages.last_forward_s, stages.last_backward_s),
+                _by_class(*self.longest),
+            ),
             (pp, vpp, micro_batches, size, ahead),
-            self._column(self.edge_s),
-            self._column(self.least_edge_s),
+            (self._column(self.edge_s), self._column(self.least_edge_s)),
             other,
             leaves,
             how.gathers,
-            float(self.ramps),
-            float(self.returns),
+            (float(self.ramps), float(self.returns)),
         )
         # The longest path is no shorter than the pacing stage's own work, so only rounding can make this negative.
         beside = np.maximum(beside, 0.0)
@@ -341,9 +347,9 @@ class _Pipelines:
         )
 
 
-def _by_class(*values: Floats) -> tuple[Any, ...]:
+def _by_class(one: Floats, other: Floats) -> tuple[Any, Any]:
     """Arrays [n, k] as [k, n]."""
-    return tuple(_in_order(each.T) for each in values)
+    return _in_order(one.T), _in_order(other.T)
 
 
 def _in_order(values: Floats | Counts) -> Floats:
@@ -382,19 +388,13 @@ def closed_form_s(
             stages, chunks, batches, size, ahead = (np.full(n, each) for each in way.sizes)
             work, beside, stage = longest_paths(
                 np.ones((ranks, n)),
-                (times[8], times[8]),
-                (times[0], times[1]),
-                (times[2], times[3]),
-                (times[4], times[5]),
-                (times[9], times[10]),
+                tuple((times[one], times[other]) for one, other in ((8, 8), (0, 1), (2, 3), (4, 5), (9, 10))),
                 (stages, chunks, batches, size, ahead),
-                edge,
-                row_major(sends.least_s(n)),
+                (edge, row_major(sends.least_s(n))),
                 np.full(n, -np.inf),
                 way.leaves,
                 how.gathers,
-                float(how.copies == 1 or not how.own_order),
-                float(not (how.own_order and order.has_splits)),
+                (float(how.copies == 1 or not how.own_order), float(not (how.own_order and order.has_splits))),
             )
             beside = np.maximum(beside, 0.0)  # as in `_Pipelines.closed_form`
             return ClosedForm(work + beside, work, beside, stage)

@@ -24,6 +24,17 @@ BYTES_PER_S_PER_CORE = 40e9  # more than one core reads, caches included
 # The heap keeps what a step frees; returned to the system, a twentieth of the next step goes into touching it again.
 # Source: mallopt(3); PyTorch's performance tuning guide, which keeps memory by jemalloc's decay times.
 ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30)}
+FIXED_COSTS_US = {"cube_op_us": 5.0, "vector_op_us": 5.0, "comm_op_us": 50.0}
+SHARES = {
+    "gemm_peak_fraction": (0.4, "fraction"),
+    "gemm_k_half": (30.0, "elements"),
+    "gemm_mn_half": (15.0, "elements"),
+    "attention_forward": (0.15, "fraction"),
+    "attention_backward": (0.15, "fraction"),
+    "attention_seq_half": (50.0, "tokens"),
+    "hbm": (0.25, "fraction"),
+    "permute": (0.1, "fraction"),
+}
 NAME = "own-cpu"
 DEVICE = "CPU"
 
@@ -74,15 +85,10 @@ def profile_document(cpu: CpuFacts, processes: int = 1) -> dict[str, Any]:
         notes = {"note": note} if note else {}
         return {"value": float(f"{value:.4g}"), "unit": unit, "kind": "assumed", "source": "own", **notes}
 
-    def share(value: float, unit: str = "fraction") -> dict[str, Any]:
-        return {**assumed(value, unit), "prior_sigma": 1.0}
-
     def said(value: float, unit: str) -> dict[str, Any]:
         return {"value": float(f"{value:.4g}"), "unit": unit, "kind": "measured", "source": "the operating system"}
 
-    def bound() -> dict[str, Any]:
-        return assumed(peak, "TFLOPS", "upper bound: clock with turbo, widest vectors, two units a core")
-
+    bound = assumed(peak, "TFLOPS", "upper bound: clock with turbo, widest vectors, two units a core")
     return {
         "name": NAME,
         "title": f"{cpu.title}, {processes} x {cores} cores",
@@ -94,8 +100,8 @@ def profile_document(cpu: CpuFacts, processes: int = 1) -> dict[str, Any]:
         "npus_per_node": {**said(processes, "NPU"), "source": "as asked for"},
         "devices": {
             DEVICE: {
-                "peak_tflops": {number_format: bound() for number_format in ("bf16", "fp16", "fp32")},
-                "vector_tflops": bound(),
+                "peak_tflops": {number_format: dict(bound) for number_format in ("bf16", "fp16", "fp32")},
+                "vector_tflops": bound,
                 "hbm_gib": said(memory, "GiB"),
                 "usable_hbm_gib": assumed(0.9 * memory, "GiB", "the rest is the system's"),
                 "hbm_gb_per_s": assumed(cores * BYTES_PER_S_PER_CORE / 1e9, "GB/s", "upper bound, caches included"),
@@ -119,21 +125,8 @@ def profile_document(cpu: CpuFacts, processes: int = 1) -> dict[str, Any]:
             "issue_us_per_op": assumed(0.0, "us", "the device issues its own operators: part of their fixed cost"),
             "sync_us": assumed(0.0, "us", "nothing runs beside the host"),
         },
-        "fixed_costs": {
-            "cube_op_us": assumed(5.0, "us"),
-            "vector_op_us": assumed(5.0, "us"),
-            "comm_op_us": assumed(50.0, "us"),
-        },
-        "efficiency": {
-            "gemm_peak_fraction": share(0.4),
-            "gemm_k_half": share(30.0, "elements"),
-            "gemm_mn_half": share(15.0, "elements"),
-            "attention_forward": share(0.15),
-            "attention_backward": share(0.15),
-            "attention_seq_half": share(50.0, "tokens"),
-            "hbm": share(0.25),
-            "permute": share(0.1),
-        },
+        "fixed_costs": {name: assumed(value, "us") for name, value in FIXED_COSTS_US.items()},
+        "efficiency": {name: {**assumed(*each), "prior_sigma": 1.0} for name, each in SHARES.items()},
         "memory": {
             "runtime_gib": assumed(0.03, "GiB"),
             "fragmentation": assumed(

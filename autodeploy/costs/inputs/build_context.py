@@ -112,6 +112,15 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
     return total - cluster.spare_npus
 
 
+# Features that are switches of the operator table by the same name.
+SWITCHES = (
+    *("flash_attention", "fused_swiglu", "fused_rmsnorm", "fused_operators", "fused_router", "fused_ring_update"),
+    *("fused_cross_entropy", "grouped_gemm", "rect_fa", "vector_sort", "weighted_experts", "whole_vocabulary"),
+    *("replicated_dispatch", "casts_router", "regathers_latents", "regathers_shared", "gathers_keys", "dropout"),
+    "square_alibi",
+)
+
+
 def operator_features(
     model: ModelSpec,
     training: TrainingSpec,
@@ -126,16 +135,10 @@ def operator_features(
     kept, beside = loss_bytes(features, full=full)
     if training.has_reference:
         kept, beside = LOSS_KEPT_BYTES, LOSS_BESIDE_BYTES
+    chunk = float(launch_values(features, "chunked_loss")["chunk_tokens"]) if "chunked_loss" in features else 0.0
+    switches: dict[str, Any] = {name: name in features for name in SWITCHES}
     return OperatorFeatures(
-        flash_attention="flash_attention" in features,
-        fused_swiglu="fused_swiglu" in features,
-        fused_rmsnorm="fused_rmsnorm" in features,
-        grouped_gemm="grouped_gemm" in features,
-        rect_fa="rect_fa" in features,
-        vector_sort="vector_sort" in features,
-        fused_operators="fused_operators" in features,
-        fused_router="fused_router" in features,
-        fused_ring_update="fused_ring_update" in features,
+        **switches,
         row_index="async_permutation" in features,
         weighted_rows="graph_mode" in features,
         group_launches=0.0 if ascend else GROUP_LAUNCHES,
@@ -146,31 +149,20 @@ def operator_features(
         added_bytes=None if "torch_fsdp2" in features else ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
         input_bytes=1.0 if "narrow_inputs" in features else 2.0,
-        weighted_experts="weighted_experts" in features,
         keeps_gathered=bool({"graph_mode", "torch_fsdp2"} & features),
         norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,
         element_bytes=4.0 if full else 2.0,
         logit_bytes=kept,
         loss_bytes=beside,
-        loss_chunk=float(launch_values(features, "chunked_loss")["chunk_tokens"])
-        if "chunked_loss" in features
-        else 0.0,
-        whole_vocabulary="whole_vocabulary" in features,
-        replicated_dispatch="replicated_dispatch" in features,
+        loss_chunk=chunk,
         copies_heads=ascend,
         joins_heads=not {"graph_mode", "torch_fsdp2"} & features,
         slices_heads=not ascend and "torch_loss" not in features,  # torchtitan has three projections
-        casts_router="casts_router" in features,
-        regathers_latents="regathers_latents" in features,
-        regathers_shared="regathers_shared" in features,
         cuts_latents=release is not None and release.cuts_latents,
         torch_modules="torch_fsdp2" in features,
         torch_compiled="torch_compile" in features,
         fused_rotary="unfused_rotary" not in features,
-        fused_cross_entropy="fused_cross_entropy" in features,
-        dropout="dropout" in features,
         attention_dropout=not features.isdisjoint({"dropout", "attention_dropout"}),
-        square_alibi="square_alibi" in features,
         lora_rank=training.adapters[0],
         lora_targets=training.adapters[1],
         reference=training.has_reference,
@@ -179,7 +171,6 @@ def operator_features(
         makes_angles=ascend and not {"graph_mode", "torch_fsdp2"} & features,
         rotates_documents=host.rotates_documents,
         reads_of_packs=host.reads_of_packs,
-        gathers_keys="gathers_keys" in features,
         scored_loss=host.scores,
     )
 
@@ -259,6 +250,21 @@ def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *, apa
     return unfused if apart else 0.0
 
 
+def _reduced_bytes(training: TrainingSpec, on: frozenset[str]) -> float:
+    """Bytes of a gradient between replicas."""
+    if "torch_fsdp2" in on:
+        return 2.0 if "bf16_gradients" in on else 4.0
+    half = training.precision == "fp16" and "fp32_gradients" not in on
+    return 2.0 if half else OptimizerFormat.of(on).gradient
+
+
+def _refuse_excluded(on: frozenset[str], training: TrainingSpec, *, moe: bool) -> None:
+    for tuning in training.tunings:
+        for name in on & {*tuning.excludes, *(tuning.excludes_experts if moe else ())}:
+            message = Message("specs.not_modelled_with", one=tuning.title, other=name)
+            raise UnsupportedError(message, path=tuning.path, hint=Message("specs.leave_out", names=name))
+
+
 def spec_context(
     spec: Spec,
     profile: Profile,
@@ -288,11 +294,8 @@ def spec_context(
     software = software_for(spec.software, stack_for(spec.software, spec.search.target, profile.vendor), run)
     features |= (software.features - FEATURES.keys()) | (software.memory - mechanisms(features))
     features = features - OPTIMIZERS.keys() | ({training.optimizer} & FEATURES.keys())
-    for tuning in training.tunings:
-        excluded = {*tuning.excludes, *(tuning.excludes_experts if model.is_moe else ())}
-        for name in mechanisms(features) & excluded:
-            message = Message("specs.not_modelled_with", one=tuning.title, other=name)
-            raise UnsupportedError(message, path=tuning.path, hint=Message("specs.leave_out", names=name))
+    on = mechanisms(features)
+    _refuse_excluded(on, training, moe=model.is_moe)
     fraction = None if spec.strategy is None else spec.strategy.optimizer_offload_fraction
     host = software.host.of_strategy(fraction) if host is None else host
     device = _device_with_peak(profile, cluster, training.precision)
@@ -305,23 +308,13 @@ def spec_context(
     packs = packs_of(histogram, training.seq_length, batch) if histogram else None
     stack = spec.search.release(profile.vendor)
     operators = operator_features(model, training, features, profile.vendor, stack, host)
-    on = mechanisms(features)
-    half = training.precision == "fp16" and "fp32_gradients" not in on
-    reduced = 2.0 if half else OptimizerFormat.of(on).gradient
-    if "torch_fsdp2" in on:
-        reduced = 2.0 if "bf16_gradients" in on else 4.0
+    precision = training.precision
+    machine = machine_of(
+        profile, device, topology, precision, release=release, efficiency=efficiency, features=on, software=host
+    )
     return Context(
         model=model,
-        machine=machine_of(
-            profile,
-            device,
-            topology,
-            training.precision,
-            release=release,
-            efficiency=efficiency,
-            features=mechanisms(features),
-            software=host,
-        ),
+        machine=machine,
         operators=operators if packs is None else replace(operators, mean_keys=packs.keys, documents=packs.documents),
         features=features,
         target=spec.search.target,
@@ -334,10 +327,10 @@ def spec_context(
         slowest_device_factor=cluster.slowest_device_factor,
         limit_bytes=_limit_bytes(device, spec.search),
         host_bytes_per_device=_host_bytes_per_device(profile, spec.search),
-        gradient_bytes=reduced,
+        gradient_bytes=_reduced_bytes(training, on),
         distributed_optimizer=distributed_optimizer,
         packs=packs,
-        precision=training.precision,
+        precision=precision,
         profile=profile,
         host=host,
         release=release,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Unpack
 
 from autodeploy.costs.inputs.build_context import healthy_npus
 from autodeploy.costs.post_training.generation import Case, generation_part
@@ -18,15 +18,16 @@ from autodeploy.stack.features import FEATURES
 from cost_models.schedule import schedules
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.costs.post_training.overheads import Overheads
+    from autodeploy.costs.post_training.samples import Trained
     from autodeploy.costs.post_training.step import RlStep
     from autodeploy.costs.post_training.update import UpdatePart
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.rl import RlStrategy, RlTraining
-    from autodeploy.specs.software import SoftwareSpec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.training import TrainingSpec
     from hardware_profiles.profile import Profile
 
 
@@ -43,8 +44,7 @@ def kept_update(
     npus: int,
     pack_tokens: int | None,
     features: frozenset[str] | None,
-    software: SoftwareSpec | None = None,
-    routed: TrainingSpec | None = None,
+    **trained: Unpack[Trained],
 ) -> UpdatePart:
     """`update_part`, predicted once for equal documents.
 
@@ -56,12 +56,12 @@ def kept_update(
     documents = tuple(each.model_dump_json() for each in (model, cluster, rl, strategy))
     registered = (*FEATURES.values(), *schedules())
     on = None if features is None else frozenset(features)
+    software, routed = trained.get("software"), trained.get("routed")
     said = None if software is None else software.model_dump_json()
     router = None if routed is None else routed.model_dump_json(include=set(ROUTER_FIELDS))
     key = (*documents, profile.content_hash, npus, pack_tokens, on, said, router, tuple(map(id, registered)))
-    return _predicted(
-        _Asked(key, model, profile, cluster, rl, strategy, npus, pack_tokens, on, registered, software, routed)
-    )
+    predict = partial(update_part, model, profile, cluster, rl, strategy, npus=npus, pack_tokens=pack_tokens)
+    return _predicted(_Asked(key, partial(predict, features=on, **trained), registered))
 
 
 @dataclass(frozen=True)
@@ -69,33 +69,13 @@ class _Asked:
     """A question; equal by its key. registered : kept alive, so that their ids stay theirs."""
 
     key: tuple[object, ...]
-    model: ModelSpec = field(compare=False)
-    profile: Profile = field(compare=False)
-    cluster: ClusterSpec = field(compare=False)
-    rl: RlTraining = field(compare=False)
-    strategy: Strategy = field(compare=False)
-    npus: int = field(compare=False)
-    pack_tokens: int | None = field(compare=False)
-    features: frozenset[str] | None = field(compare=False)
+    predict: Callable[[], UpdatePart] = field(compare=False)
     registered: tuple[object, ...] = field(compare=False)
-    software: SoftwareSpec | None = field(compare=False)
-    routed: TrainingSpec | None = field(compare=False)
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def _predicted(asked: _Asked) -> UpdatePart:
-    return update_part(
-        asked.model,
-        asked.profile,
-        asked.cluster,
-        asked.rl,
-        asked.strategy,
-        npus=asked.npus,
-        pack_tokens=asked.pack_tokens,
-        features=asked.features,
-        software=asked.software,
-        routed=asked.routed,
-    )
+    return asked.predict()
 
 
 MOST_SPLITS = 16
@@ -111,14 +91,12 @@ def rl_step(
     *,
     features: frozenset[str] | None = None,
     overheads: Overheads | None = None,
-    software: SoftwareSpec | None = None,
-    routed: TrainingSpec | None = None,
     beyond_memory: bool = False,
+    **trained: Unpack[Trained],
 ) -> RlStep:
     """A step under one strategy of the update and one of generation; without a split the best one, which is said.
 
-    overheads : of the framework; None: what is usual. software, routed : as of `update_context`.
-    beyond_memory : as of `combined`.
+    overheads : of the framework; None: what is usual. beyond_memory : as of `combined`.
 
     Raises
     ------
@@ -131,16 +109,13 @@ def rl_step(
 
     def on(training: int, generating: int) -> RlStep:
         update = kept_update(
-            *(model, profile, cluster, rl, strategy, training, layout.pack_tokens), features, software, routed
+            *(model, profile, cluster, rl, strategy, training, layout.pack_tokens), features, **trained
         )
         left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
         case = Case(generating, left, layout.staleness, layout.partial_rollout)
         generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)
         return combined(
-            update,
-            generation,
-            rl,
-            layout,
+            *(update, generation, rl, layout),
             profile=profile,
             cluster=cluster,
             overheads=overheads,
@@ -159,29 +134,29 @@ def rl_step(
             )
         generating = layout.generation_npus
         return on(cards - generating, generating)
-    best: RlStep | None = None
-    why: SpecError | None = None
+    return _best_split(cards, profile, on)
+
+
+def _best_split(cards: int, profile: Profile, on: Callable[[int, int], RlStep]) -> RlStep:
+    """The fastest step of those on so many cards that train and so many that generate, said to be that."""
+    found: list[RlStep] = []
+    refusals: list[SpecError] = []
     for generating in splits(cards, profile):
         try:
-            step = on(cards - generating, generating)
+            found.append(on(cards - generating, generating))
         except SpecError as error:
-            why = why or error
-            continue
-        if best is None or step.step_time_s < best.step_time_s:
-            best = step
-    if best is None:
-        if why is None:
-            raise InfeasibleRlError(
-                Message("post_training.card_cannot_be_split", cards=cards),
-                rule="split",
-                path="/cluster/num_npus",
-                hint=Message("post_training.two_cards_or_colocated"),
-            )
-        raise why
-    said = Note(
-        "best_split",
-        Message("post_training.best_split", generating=best.generation_npus, cards=cards),
-    )
+            refusals.append(error)
+    if not found and refusals:
+        raise refusals[0]
+    if not found:
+        raise InfeasibleRlError(
+            Message("post_training.card_cannot_be_split", cards=cards),
+            rule="split",
+            path="/cluster/num_npus",
+            hint=Message("post_training.two_cards_or_colocated"),
+        )
+    best = min(found, key=lambda step: step.step_time_s)
+    said = Note("best_split", Message("post_training.best_split", generating=best.generation_npus, cards=cards))
     return replace(best, notes=(*best.notes, said))
 
 

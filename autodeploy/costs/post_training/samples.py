@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from autodeploy.costs.inputs.build_context import spec_context
 from autodeploy.costs.inputs.context import Packs
@@ -137,6 +137,13 @@ def unnamed_in_updates(vendor: str) -> frozenset[str]:
     return unnamed_features(post_trainers()[0], vendor)
 
 
+class Trained(TypedDict, total=False):
+    """How an update is trained. software : absent: the usual one of post-training. routed : as of `update_training`."""
+
+    software: SoftwareSpec | None
+    routed: TrainingSpec | None
+
+
 def update_context(
     model: ModelSpec,
     profile: Profile,
@@ -146,14 +153,13 @@ def update_context(
     *,
     npus: int,
     features: frozenset[str] | None = None,
-    software: SoftwareSpec | None = None,
-    routed: TrainingSpec | None = None,
+    **trained: Unpack[Trained],
 ) -> Context:
     """The context of an update on `npus` cards: packs of whole samples, in which attention stays.
 
-    features : that are on; absent: the strategy's, and what today's software has on without naming it. software :
-    absent: the usual one of post-training. routed : as of `update_training`.
+    features : that are on; absent: the strategy's, and what today's software has on without naming it.
     """
+    software, routed = trained.get("software"), trained.get("routed")
     on = frozenset(strategy.features) | unnamed_in_updates(profile.vendor) if features is None else features
     spec = Spec(
         model=model,

@@ -215,16 +215,8 @@ def _peaks(
     return {"generation": peak, "update": training}
 
 
-def _result(
-    update: UpdatePart,
-    generation: GenerationPart,
-    rl: RlTraining,
-    layout: RlStrategy,
-    step: Step,
-    hand_over: float,
-    peaks: dict[str, float],
-) -> RlStep:
-    names = {phase.name for phase in step.phases}
+def _exposed(update: UpdatePart, generation: GenerationPart, step: Step) -> tuple[list[RlPhase], dict[str, float]]:
+    """Phases of a step, and by part the seconds in which nothing hides it."""
     phases = []
     breakdown: dict[str, float] = {}
 
@@ -250,7 +242,20 @@ def _result(
         else:
             add(MOVE_PART, exposed)
         phases.append(RlPhase(each.name, float(each.start_s), float(each.end_s), exposed, each.devices, bound))
-    assert names >= set(update.phases)
+    assert {phase.name for phase in step.phases} >= set(update.phases)
+    return phases, breakdown
+
+
+def _result(
+    update: UpdatePart,
+    generation: GenerationPart,
+    rl: RlTraining,
+    layout: RlStrategy,
+    step: Step,
+    hand_over: float,
+    peaks: dict[str, float],
+) -> RlStep:
+    phases, breakdown = _exposed(update, generation, step)
     total = float(step.step_s)
     made = breakdown[GENERATION_PART] / total
     trained = sum(phase.exposed_s for phase in phases if phase.name in update.phases) / total

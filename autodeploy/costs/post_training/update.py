@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import numpy as np
 
-from autodeploy.costs.post_training.samples import samples_of, training_too_large, update_context
+from autodeploy.costs.post_training.samples import Trained, samples_of, training_too_large, update_context
 from autodeploy.costs.post_training.weights import parameters_of
 from autodeploy.costs.prediction_spread import Z80, run_in_context, spread_of
 from autodeploy.costs.steps.one_strategy import (
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.steps.one_strategy import Estimated, PhaseCost
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlTraining
-    from autodeploy.specs.software import SoftwareSpec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.training import TrainingSpec
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
@@ -115,15 +113,14 @@ def update_part(
     npus: int,
     pack_tokens: int | None = None,
     features: frozenset[str] | None = None,
-    software: SoftwareSpec | None = None,
-    routed: TrainingSpec | None = None,
+    **trained: Unpack[Trained],
 ) -> UpdatePart:
     """Training on `npus` cards of the cluster.
 
     Parameters
     ----------
     strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
-    features, software, routed : as of `update_context`.
+    features, trained : as of `update_context`.
 
     Raises
     ------
@@ -137,9 +134,7 @@ def update_part(
     come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
     asked = [(strategy, pack_tokens)]
-    (part,) = update_parts(
-        *(model, profile, cluster, rl, asked), npus=npus, features=features, software=software, routed=routed
-    )
+    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features, **trained)
     if isinstance(part, SpecError):
         raise part
     return part
@@ -154,9 +149,8 @@ def update_parts(
     *,
     npus: int,
     features: frozenset[str] | None = None,
-    software: SoftwareSpec | None = None,
-    routed: TrainingSpec | None = None,
     within_memory: bool = False,
+    **trained: Unpack[Trained],
 ) -> list[UpdatePart | SpecError]:
     """`update_part` of several strategies and their `pack_tokens`, or what refuses them; layers are priced together.
 
@@ -164,7 +158,7 @@ def update_parts(
     ----------
     within_memory : of those whose policy alone needs more memory than a die has, that is said and no time predicted.
     """
-    trainers = _Trainers(model, profile, cluster, rl, npus, features, software, routed)
+    trainers = _Trainers(model, profile, cluster, rl, npus, features, trained)
     read = [or_refusal(partial(trainers.read, *each)) for each in asked]
     full = _then(read, partial(trainers.fullest, within_memory=within_memory))
     return _then(full, trainers.parts)
@@ -196,8 +190,7 @@ class _Trainers:
     rl: RlTraining
     npus: int
     features: frozenset[str] | None
-    software: SoftwareSpec | None
-    routed: TrainingSpec | None
+    trained: Trained
 
     def context(self, model: ModelSpec, strategy: Strategy, samples: Samples) -> Context:
         """Of an update of a model on these samples."""
@@ -205,8 +198,7 @@ class _Trainers:
             *(model, self.profile, self.cluster, strategy, samples),
             npus=self.npus,
             features=self.features,
-            software=self.software,
-            routed=self.routed,
+            **self.trained,
         )
 
     def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:

@@ -33,11 +33,12 @@ ROUTING, FUSED_ROUTING = Issued(22.0, 12.0), Issued(4.0, 4.0)
 SIZES, SIZES_OF_ONE, SIZES_OF_GATHERED = Issued(13.0, 1.0), Issued(3.0, 0.0), Issued(6.0, 1.0)
 # permute: transposed map, range, selection by the mask, rows by index, transposed weights and their selection. Fused:
 # a map of rows and the rows, in the weights' format.
-PERMUTE, FUSED_PERMUTE = Issued(7.0, 6.0), Issued(3.0, 2.0)
-# sort_chunks_by_idxs: parts of the rows put together, and those of their weights. Fused: a map of rows and the rows.
-SORT, FUSED_SORT = Issued(3.0, 3.0), Issued(2.0, 1.0)
-RETURN, FUSED_RETURN = Issued(2.0, 2.0), Issued(1.0, 1.0)  # the same without weights
-UNPERMUTE, FUSED_UNPERMUTE = Issued(3.0, 2.0), Issued(1.0, 1.0)  # a cleared buffer, the sum by index, a cast
+# sort_chunks_by_idxs: parts of the rows put together, and those of their weights, and on the way back without weights.
+# Fused: a map of rows and the rows. unpermute: a cleared buffer, the sum by index, a cast.
+PERMUTATION = {
+    False: (Issued(7.0, 6.0), Issued(3.0, 3.0), Issued(2.0, 2.0), Issued(3.0, 2.0)),
+    True: (Issued(3.0, 2.0), Issued(2.0, 1.0), Issued(1.0, 1.0), Issued(1.0, 1.0)),
+}
 ACTIVATION = Issued(3.0, 4.0)  # of the joined projection, times the tokens' weights, in their format
 # The same of one expert alone, its SwiGLU in parts, and two sums of its weights' gradients. Seen: with 8 local experts
 # apart 35 and 170 operators of a layer more than joined (Megatron-LM core_v0.12.1 with MindSpeed @028de58c on the CPU).

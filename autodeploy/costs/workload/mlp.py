@@ -187,6 +187,21 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
     return operators, tensors
 
 
+def _moved_bytes(
+    h: int, shard: Sharding, on: OperatorFeatures, sent: Floats, received: Floats
+) -> tuple[Floats, Floats]:
+    """Bytes moved to select rows, and to add them up; see `permute_rows`. sent, received : rows of a rank."""
+    tokens = held_tokens(shard, on)
+    index = 0.0 if on.vector_sort or on.row_index else 8.0  # bytes of an index for every element
+    picked = (4.0 + index) * h * received
+    added = (10.0 + index) * h * received + 2.0 * h * (tokens * shard.ep * shard.etp)
+    if on.fused_operators or on.vector_sort:
+        taken = returned = 2.0 * h * (sent + tokens)
+    else:
+        taken, returned = 4.0 * h * sent, 2.0 * h * tokens + 6.0 * h * sent
+    return np.where(shard.gathers_tokens, picked, taken), np.where(shard.gathers_tokens, added, returned)
+
+
 def permute_rows(
     model: ModelSpec,
     shard: Sharding,
@@ -217,28 +232,16 @@ def permute_rows(
     prefix, choices, experts : of the rows' names, experts of a token, all experts, where they have no matrices.
     """
     h, choices = model.hidden_size, model.computing_experts_per_tok if choices is None else choices
-    sent = held_tokens(shard, on) * choices
-    received = expert_rows(shard, model, on, choices)
-    group = held_tokens(shard, on) * shard.ep * shard.etp
-    index = 0.0 if on.vector_sort or on.row_index else 8.0  # bytes of an index for every element
-    picked = (4.0 + index) * h * received
-    added = (10.0 + index) * h * received + 2.0 * h * group
+    sent, received = held_tokens(shard, on) * choices, expert_rows(shard, model, on, choices)
+    selected, summed = _moved_bytes(h, shard, on, sent, received)
+    again = np.where(shard.gathers_tokens, 1.0, 2.0 if on.weighted_rows else 1.0)
     sorting = 2.0 * 16.0 * sent if on.vector_sort else 0.0  # two passes that read and write 8 B a choice
-    if on.fused_operators or on.vector_sort:
-        taken = returned = 2.0 * h * (sent + held_tokens(shard, on))
-    else:
-        taken, returned = 4.0 * h * sent, 2.0 * h * held_tokens(shard, on) + 6.0 * h * sent
-    again = 2.0 if on.weighted_rows else 1.0
     local_experts = (experts or model.n_routed_experts or 1) / shard.ep
     sorts = (local_experts > 1) & ~shard.gathers_tokens & ~np.asarray(shard.sends_once)
     resort = np.where(sorts, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     kind: OperatorKind = "vector" if on.vector_sort else "movement"
-    issued = (
-        (host.FUSED_PERMUTE, host.FUSED_SORT, host.FUSED_RETURN, host.FUSED_UNPERMUTE)
-        if on.fused_operators
-        else (host.PERMUTE, host.SORT, host.RETURN, host.UNPERMUTE)
-    )
+    issued = host.PERMUTATION[on.fused_operators]
 
     def row(name: str, forward: Floats, backward: Floats, calls: host.Issued) -> Operator:
         return moving(
@@ -263,20 +266,10 @@ def permute_rows(
         )
 
     operators = [
-        row(
-            "permute",
-            np.where(shard.gathers_tokens, picked, taken) + sorting,
-            np.where(shard.gathers_tokens, added, returned),
-            issued[0],
-        ),
+        row("permute", selected + sorting, summed, issued[0]),
         sort("sort_by_expert", issued[1]),
         sort("sort_by_rank", issued[2]),
-        row(
-            "unpermute",
-            np.where(shard.gathers_tokens, added, returned),
-            np.where(shard.gathers_tokens, picked, again * taken),
-            issued[3],
-        ),
+        row("unpermute", summed, again * selected, issued[3]),
     ]
     back = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
     kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, back))

@@ -7,7 +7,7 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -390,16 +390,15 @@ def plan_of_estimate(
     slopes : see `ranking.uncertainty.slopes_of`.
     """
     step = estimate.step_time_s
-    lanes = lane_report(candidate, context, 0)
     tokens = context.global_batch * context.sample_tokens / step
     ranks = context.num_npus * context.machine.devices_per_npu
-    peak = context.machine.peak_flops
     per_die = "die" if context.machine.devices_per_npu > 1 else "card"
     total_tokens = spec.training.tokens
     days = total_tokens / tokens / 86_400.0 if total_tokens else None
     peak_bytes = float(np.max(estimate.card_bytes))
     spread = memory_spread_of(candidate, context)
     breakdown = Breakdown(**estimate.breakdown)
+    measured = highest_mfu(context.family, moe=context.model.is_moe, npus=context.num_npus, precision=context.precision)
     share = context.mfu(tokens / ranks)
     plan = Plan(
         rank=0,
@@ -409,10 +408,8 @@ def plan_of_estimate(
         tokens_per_s=tokens,
         tokens_per_s_per_npu=tokens / context.num_npus,
         mfu=share,
-        mfu_convention=f"{CONVENTION}, {peak / 1e12:.1f} TF/{per_die}",
-        best_measured_mfu=highest_mfu(
-            context.family, moe=context.model.is_moe, npus=context.num_npus, precision=context.precision
-        ),
+        mfu_convention=f"{CONVENTION}, {context.machine.peak_flops / 1e12:.1f} TF/{per_die}",
+        best_measured_mfu=measured,
         peak_memory_gib=peak_bytes / GIB,
         allocator_peak_gib=float(np.max(estimate.allocator_bytes)) / GIB,
         memory_limit_gib=context.limit_bytes / GIB,
@@ -429,14 +426,7 @@ def plan_of_estimate(
         breakdown=breakdown,
         headroom=headroom(step, share, breakdown),
         hidden=Hidden(**estimate.hidden),
-        operators=Operators(**lanes.shares, sorting_hidden_share=lanes.sorting_hidden),
-        host=HostLine(
-            operators_per_layer=lanes.launches,
-            issue_ms_per_layer=1e3 * lanes.issue_s,
-            synchronisations=lanes.synchronisations,
-            event_ms=1e3 * lanes.event_s,
-            free_share=estimate.breakdown["host_bound_s"] / step,
-        ),
+        **_lanes(candidate, context, estimate.breakdown["host_bound_s"] / step),
         memory_menu=memory_menu(classes, context, index, layout),
         stages=_stages(estimate, layout),
         uncertainty=interval(step, candidate, context, slopes),
@@ -445,6 +435,19 @@ def plan_of_estimate(
     )
     plan = plan.model_copy(update={"count_on": count_on(plan, candidate, context)})
     return rescaled(plan, identity.measured)
+
+
+def _lanes(candidate: Candidates, context: Context, free_share: float) -> dict[str, Any]:
+    """Fields of a plan on its operators and on the host that issues them. free_share : of the step."""
+    lanes = lane_report(candidate, context, 0)
+    host = HostLine(
+        operators_per_layer=lanes.launches,
+        issue_ms_per_layer=1e3 * lanes.issue_s,
+        synchronisations=lanes.synchronisations,
+        event_ms=1e3 * lanes.event_s,
+        free_share=free_share,
+    )
+    return {"operators": Operators(**lanes.shares, sorting_hidden_share=lanes.sorting_hidden), "host": host}
 
 
 def _provenance(context: Context) -> Kind:

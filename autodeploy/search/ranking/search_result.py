@@ -45,9 +45,8 @@ from autodeploy.specs.planset import (
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from autodeploy.costs.inputs.context import Context
     from autodeploy.kit.deadline import Deadline
     from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.branch_and_bound.frontier import SearchState
@@ -110,17 +109,11 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
         order, neutral = order[:1], []
     pool = frontier.best if advice is None else [each.solved for each in advice.weighed]
     moved = [] if hurried else stepped(outcome.steps, [*order[:1], *pool])
-    documents = _described([*order, *neutral, *(each for _, each in moved)], spec, identity, deadline, hurried=hurried)
-    apart = [
-        weighed(plan, advice, solved, identity.ratio)
-        for plan, (_, solved) in zip(documents[len(order) + len(neutral) :], moved, strict=False)
-    ]
-    documents = documents[: len(order) + len(neutral)]
-    order, neutral = order[: len(documents)], neutral[: max(0, len(documents) - len(order))]
-    plans = [
-        weighed(plan, advice, solved, identity.ratio)
-        for plan, solved in zip(documents, [*order, *neutral], strict=True)
-    ]
+    everything = [*order, *neutral, *(each for _, each in moved)]
+    documents = _described(everything, spec, identity, deadline, hurried=hurried)
+    whole = [weighed(plan, advice, solved, identity.ratio) for plan, solved in zip(documents, everything, strict=False)]
+    plans, apart = whole[: len(order) + len(neutral)], whole[len(order) + len(neutral) :]
+    order, neutral = order[: len(plans)], neutral[: max(0, len(plans) - len(order))]
     reference: Plan | None = None
     divided: list[str] = []
     if frontier.best and beside is not None:
@@ -138,6 +131,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     if not ranked and not frontier.cancelled and beside is not None:
         infeasible = deadline.describe(lambda: why_infeasible(spec, profile, context, searched))
     valley = deadline.last(lambda: valley_of(searched, order, ranked))
+    changed = (counterfactual(step, plan, ranked[0]) for (step, _), plan in zip(moved, apart, strict=False))
     relaxation = _relaxation(frontier, spec.search.objective) if bound is not None else ""
     return plan_set(
         Searching(spec, identity, label, deadline, solve_s),
@@ -152,22 +146,12 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
         risk=_ranking(advice, order, ranked),
         fastest=None if first is None else fastest_of(first, ranked, advice),
         valley=valley,
-        counterfactuals=tuple(
-            sorted(
-                (counterfactual(step, plan, ranked[0]) for (step, _), plan in zip(moved, apart, strict=False)),
-                key=lambda each: -each.step_time_s,
-            )
-        ),
+        counterfactuals=tuple(sorted(changed, key=lambda each: -each.step_time_s)),
         rescaled=identity.measured,
         features_off={} if beside is None else choice_of(spec, profile).off_everywhere,
         warnings=(
             *spec.to_check,
-            *_batch_note(spec, context),
-            *_mode_note(spec),
-            *strategy_note(spec),
-            *_gap_note(spec, gap),
-            *_time_note(spec, out_of_time=deadline.out_of_time),
-            *_floor_note(spec, advice),
+            *_notes(spec, context.global_batch, gap, advice, out_of_time=deadline.out_of_time),
             *slower_than_measured(ranked, identity.measured),
             *divided,
         ),
@@ -270,21 +254,6 @@ def _counts(searched: SearchSpace, frontier: SearchState) -> Counts:
     )
 
 
-def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
-    """Note on the planned batch, where the spec's tolerance allowed another than its own."""
-    own = spec.training.global_batch_size.value
-    if context.global_batch == own:
-        return ()
-    return (Message("ranking.planned_with_global_batch", planned=context.global_batch, asked=own),)
-
-
-def _mode_note(spec: Spec) -> tuple[str, ...]:
-    """That another run may find other plans, where the spec asks for speed instead."""
-    if spec.search.mode == "reproducible":
-        return ()
-    return (Message("ranking.fast_mode_varies", cores=cores()),)
-
-
 def strategy_note(spec: Spec) -> tuple[str, ...]:
     """That a search does not plan the strategy that stands in its spec, and what does."""
     if spec.strategy is None:
@@ -292,12 +261,24 @@ def strategy_note(spec: Spec) -> tuple[str, ...]:
     return (Message("ranking.strategy_not_followed"),)
 
 
-def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
-    """That the time limit cut the search short."""
-    if not out_of_time:
-        return ()
-    limit = f"{spec.search.time_limit_s:g}"
-    return (Message("ranking.time_limit_reached", limit=limit),)
+def _notes(
+    spec: Spec, global_batch: int, gap: float | None, advice: Advice | None, *, out_of_time: bool
+) -> Iterator[str]:
+    """Notes on a search: ways in which it is another than the spec asked for, or than most are."""
+    search, own = spec.search, spec.training.global_batch_size.value
+    if global_batch != own:
+        yield Message("ranking.planned_with_global_batch", planned=global_batch, asked=own)
+    if search.mode != "reproducible":
+        yield Message("ranking.fast_mode_varies", cores=cores())
+    yield from strategy_note(spec)
+    if gap is not None and gap > max(search.gap, USUAL_GAP) * (1.0 + 1e-3) and search.objective != "peak_memory":
+        yield Message("ranking.gap_remains", gap=100.0 * gap)
+    if out_of_time:
+        yield Message("ranking.time_limit_reached", limit=f"{search.time_limit_s:g}")
+    if advice is not None and advice.least_p_fits < search.risk_terms.floor:
+        yield Message(
+            "ranking.floor_not_met", floor=100.0 * search.risk_terms.floor, chance=100.0 * advice.least_p_fits
+        )
 
 
 def _ranking(advice: Advice | None, order: Sequence[Solved], ranked: Sequence[Plan]) -> RiskRanking:
@@ -308,21 +289,6 @@ def _ranking(advice: Advice | None, order: Sequence[Solved], ranked: Sequence[Pl
     shown = {id(solved): plan.plan_id for solved, plan in zip(order, ranked, strict=True)}
     profile = advice.weighed[0].solved.context.profile
     return ranking_of(advice, profile, advice.price, None if instead is None else shown.get(id(instead.solved)))
-
-
-def _floor_note(spec: Spec, advice: Advice | None) -> tuple[str, ...]:
-    """That no plan fits as surely as the spec asks for."""
-    floor = spec.search.risk_terms.floor
-    if advice is None or advice.least_p_fits >= floor:
-        return ()
-    return (Message("ranking.floor_not_met", floor=100.0 * floor, chance=100.0 * advice.least_p_fits),)
-
-
-def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
-    """Note on the gap to faster plans, where that is more than the spec asked for and than most searches leave."""
-    if gap is None or gap <= max(spec.search.gap, USUAL_GAP) * (1.0 + 1e-3) or spec.search.objective == "peak_memory":
-        return ()
-    return (Message("ranking.gap_remains", gap=100.0 * gap),)
 
 
 def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
