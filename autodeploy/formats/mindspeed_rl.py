@@ -38,7 +38,7 @@ from autodeploy.formats.megatron.post_training_launch import (
     take_rl_marks,
     whole_updates,
 )
-from autodeploy.formats.megatron.recipe_writer import told_variables
+from autodeploy.formats.megatron.recipe import told_variables
 from autodeploy.formats.megatron.strategy import read_gradient_sums, read_strategy
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.kit.yaml_text import yaml_text

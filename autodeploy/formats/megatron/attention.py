@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.formats.megatron.arguments import ShellVariable
 from autodeploy.formats.megatron.layers import noop_numbers
-from autodeploy.formats.megatron.recipe_writer import as_number
+from autodeploy.formats.megatron.recipe import as_number
 from autodeploy.formats.megatron.tuning import TRAINER
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message

@@ -14,7 +14,7 @@ from autodeploy.formats.common.launch_script import environment_variables
 from autodeploy.formats.megatron.arguments import ShellVariable, features_without_flags, shell_array
 from autodeploy.formats.megatron.attention import COMPRESSED_TRAINER, QWEN3_NEXT_SPEC, SHORTCUT_SPEC
 from autodeploy.formats.megatron.launch import Launch, add_checkpoints, launch_of
-from autodeploy.formats.megatron.recipe_writer import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
+from autodeploy.formats.megatron.recipe import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
 from autodeploy.formats.megatron.tuning import TRAINER
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message

@@ -15,13 +15,13 @@ from autodeploy.formats.megatron.attention import (
 )
 from autodeploy.formats.megatron.known_models import model_name, read_vocabulary
 from autodeploy.formats.megatron.layers import noop_numbers, noops_before, padded_layer
-from autodeploy.formats.megatron.recipe_reader import read_recipe
-from autodeploy.formats.megatron.recipe_writer import (
+from autodeploy.formats.megatron.recipe import (
     add_forced_routing,
     add_recipe,
     add_router,
     add_training_recipe,
     longest_context,
+    read_recipe,
     untold,
 )
 from autodeploy.kit.errors import SpecError, UnsupportedError

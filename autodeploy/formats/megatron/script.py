@@ -18,7 +18,7 @@ from autodeploy.formats.common.value_readers import FlagReader
 from autodeploy.formats.megatron.launch import NO_MASK
 from autodeploy.formats.megatron.model import CAPACITY, read_model
 from autodeploy.formats.megatron.post_training_launch import model_of
-from autodeploy.formats.megatron.recipe_reader import read_training_recipe
+from autodeploy.formats.megatron.recipe import read_training_recipe
 from autodeploy.formats.megatron.strategy import (
     ALLOCATORS,
     ASYNC_PERMUTATION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from autodeploy.formats.megatron.recipe_writer import untold
+from autodeploy.formats.megatron.recipe import untold
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.attention import LATENT
