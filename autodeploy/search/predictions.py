@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from autodeploy.costs.layers.unit_costs import resolved
 from autodeploy.costs.steps.one_strategy import candidate_for, estimated, layout_among
@@ -18,7 +19,7 @@ from autodeploy.search.ranking.levelled_layers import even_note, levelled, unuse
 from autodeploy.search.ranking.measured_speed import rescaled_timeline
 from autodeploy.search.ranking.one_strategy import Predicted, predicted
 from autodeploy.search.ranking.one_strategy import place as place_candidate
-from autodeploy.search.sample_lengths import longest_sample
+from autodeploy.search.ranking.plans import fits
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.spec import no_strategy
@@ -35,6 +36,42 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+
+
+# Collators pad to a multiple of this; tensor and context parallelism cut what comes out in equal shares.
+PADDED_TO: Final = 8
+# Samples shorter than this share of the sequence length are no use: a launch that takes no longer ones is too large.
+LEAST_SHARE: Final = 1 / 8
+
+
+def longest_sample(prepared: Prepared, plan: Plan) -> int | None:
+    """Tokens of the longest sample with which a plan fits that is too large for one of the full sequence length.
+
+    Every sample of the batch has that length: a batch of none longer takes no more. Memory grows with the length, so
+    halving finds it, in whole multiples of what collators pad to.
+
+    Returns
+    -------
+    None where samples are padded, or where not even those of `LEAST_SHARE` of the length fit.
+    """
+    training, strategy = prepared.spec.training, plan.strategy
+    if training.pads_samples or plan.fits:
+        return None
+    unit = PADDED_TO * strategy.tp * strategy.cp
+    least = max(1, math.ceil(LEAST_SHARE * training.seq_length / unit))
+    low, high = least - 1, max(least, training.seq_length // unit)
+    if low * unit + unit > training.seq_length:
+        return None
+    batch = plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1)
+    while high > low:
+        middle = (low + high + 1) // 2
+        shorter = replace(prepared, spec=at_size(prepared.spec, middle * unit, batch))
+        result = estimated(strategy, context_of_plan(shorter, plan))
+        if fits(result.estimate, result.context):
+            low = middle
+        else:
+            high = middle - 1
+    return low * unit if low >= least else None
 
 
 def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:

@@ -17,7 +17,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.reports.check_report import render_check, render_check_annotations, render_check_markdown
 from autodeploy.reports.wording import check_text, excess_words
 from autodeploy.search import planner
-from autodeploy.search.sample_lengths import LEAST_SHARE, PADDED_TO
+from autodeploy.search.predictions import LEAST_SHARE, PADDED_TO
 from autodeploy.specs.answers import CheckLimits, CheckReport
 from autodeploy.specs.reading import parse_spec
 from tests import factories
