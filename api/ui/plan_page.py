@@ -277,7 +277,7 @@ def ask_ahead(view: PlanView, views: Views, given: Mapping[str, str]) -> None:
     """Has the changes that are one turn away computed; those of post-training, each a long search, are not."""
     if view.plan.strategy.rl is None:
         with suppress(SpecError, ProfileError):
-            views.ask_ahead(view, *changed_once(view, given))
+            views.services.ask_ahead(view, *changed_once(view, given))
 
 
 def one_more_turn(strategy: Strategy, turned: Mapping[str, str]) -> Iterator[Strategy]:

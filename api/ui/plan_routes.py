@@ -70,7 +70,7 @@ def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
     Errors as `changed_by`, and SpecError where it does not fit.
     """
     spec, strategy = changed_by(view, given)
-    plan = views.changed(view, spec, strategy)
+    plan = views.services.changed(view, spec, strategy)
     if not plan.fits:
         raise SpecError(Message("api.unfit_plan_not_kept"), path="/strategy")
     return views.keep(view, spec.model_copy(update={"strategy": None}), plan)
@@ -85,12 +85,12 @@ def script_from(view: PlanView, given: Mapping[str, str], views: Views) -> Artef
         with every bad field, with the rules of the framework that the strategy breaks, or with why none launches it.
     """
     spec, strategy = changed_by(view, given)
-    plan = views.changed(view, spec, strategy)
-    (broken,) = views.rules_broken(spec, [plan.strategy])
+    plan = views.services.changed(view, spec, strategy)
+    (broken,) = views.services.rules_broken(spec, [plan.strategy])
     if broken:
         raise SpecError(errors=tuple(FieldError("/strategy", rule) for rule in broken))
     # Where none launches it, the export to the usual one says why.
-    return views.script(view, spec, plan, views.launch_format(plan, spec.model_dump(mode="json")) or DEFAULT)
+    return views.services.script(view, spec, plan, views.launch_format(plan, spec.model_dump(mode="json")) or DEFAULT)
 
 
 # In which lines the launch files of plans differ, comments left out.
@@ -149,7 +149,7 @@ def difference(before: str, after: str) -> list[DiffLine]:
 def _script_of(view: PlanView, to: str, views: Views) -> tuple[str, str]:
     """The launch file of a plan; else why the framework can't launch it."""
     try:
-        return views.script(view, spec_of(view.plan_set.search), view.plan, to).text, ""
+        return views.services.script(view, spec_of(view.plan_set.search), view.plan, to).text, ""
     except SpecError as error:
         return "", "; ".join(each.message for each in error.errors)
 
@@ -258,7 +258,7 @@ def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     lang, moe = language_of(request), bool(view.plan_set.search.spec["model"].get("n_routed_experts"))
     others = other_values(view.plan.strategy, moe=moe)
     spec = spec_of(view.plan_set.search)
-    broken = views.rules_broken(spec, [strategy for _, _, strategy in others])
+    broken = views.services.rules_broken(spec, [strategy for _, _, strategy in others])
     values: dict[str, dict[str, str]] = {}
     for (name, value, _), rules in zip(others, broken, strict=True):
         if rules:
@@ -296,7 +296,7 @@ def timeline(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
 @slowly
 def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """Time of a plan, down to the operators of each kind of layer."""
-    lang, report = language_of(request), views.operators(view)
+    lang, report = language_of(request), views.services.operators(view)
     tables = [
         (
             layer_title(layer, lang),
@@ -313,7 +313,7 @@ def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResp
 def commissioning(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """The launches before a plan's own, with their scripts, and what came back of them."""
     try:
-        made = views.commission(view)
+        made = views.services.commission(view)
     except SpecError as error:
         return unknown(request, in_language(error.errors[0].message, language_of(request)))
     to = views.launch_format(view.plan, view.plan_set.search.spec)
@@ -374,7 +374,7 @@ def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: Vi
 def _changed(view: PlanView, values: dict[str, str], views: Views, lang: Language) -> JSONResponse:
     """The plan as the what-if box changed it, with its strategy in words, or what is wrong with the change."""
     try:
-        plan = views.changed(view, *changed_by(view, values))
+        plan = views.services.changed(view, *changed_by(view, values))
     except SpecError as error:
         faults = [{"detail": in_language(e.message, lang), "hint": in_language(e.hint, lang)} for e in error.errors]
         return JSONResponse({"errors": faults}, 422)
@@ -545,12 +545,12 @@ def _plan_page(
         if fault is not None:
             raise fault
         if box == "what-if":
-            answers["what_if"] = views.changed(view, *changed_by(view, given))
+            answers["what_if"] = views.services.changed(view, *changed_by(view, given))
         elif box == "why-not":
             changes = changes_of(given.get("strategy", ""))
             anew = given.get("others") == "best"
             strategy = stated_strategy(changes) if anew else changed_strategy(view.plan.strategy, changes)
-            answer = answers["why_not"] = views.why_not(view, strategy)
+            answer = answers["why_not"] = views.services.why_not(view, strategy)
             answers["answered"] = answer_lines(answer, lang)
         elif box == "ablation":
             answers["ablation"] = views.ablate(view)

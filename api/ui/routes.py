@@ -130,7 +130,7 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         author=view.author,
         team=view.team,
         stale=view.stale,
-        reranked=views.reranked(search_id),
+        reranked=views.services.runs.reranked_of_search(search_id),
         export_formats=lambda plan: views.export_formats(plan, view.plan_set.search.spec["cluster"]["profile"]),
         launch_format=views.launch_format(context["best"], view.plan_set.search.spec),
     )
@@ -209,8 +209,8 @@ def software(request: Request, name: str) -> HTMLResponse:
 def accuracy(request: Request, views: ViewsOfApp, after: str | None = None, cluster: str | None = None) -> HTMLResponse:
     """Truth of predictions: on published runs, and on this installation's own."""
     ledger = views.runs(cluster or None, after or None)
-    clusters = [view for view in views.clusters() if cluster in {None, "", view.cluster}]
-    moved = {view.cluster: views.reranked_of_cluster(view.cluster) for view in clusters}
+    clusters = [view for view in views.services.runs.clusters() if cluster in {None, "", view.cluster}]
+    moved = {view.cluster: views.services.runs.reranked(view.cluster) for view in clusters}
     context = accuracy_context(
         shipped_points(), shipped_points(MEMORY_FILE), ledger, clusters, moved, language_of(request)
     )

@@ -30,19 +30,16 @@ from autodeploy.stack.frameworks import launchers
 from hardware_profiles import KINDS, ProfileError, list_profiles, load_profile, no_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.formats.common.import_result import ImportResult
-    from autodeploy.search.planner import WhyNot
     from autodeploy.service.searches.views import PlanView, SearchView
     from autodeploy.service.session import Services
     from autodeploy.service.store.search_list import SearchFilter
     from autodeploy.specs.answers import ClusterComparison, ScalingReport, StrategyBounds
-    from autodeploy.specs.artefact import Artefact
-    from autodeploy.specs.commissioning import Commissioning
-    from autodeploy.specs.plan_details import AblationReport, Comparison, OperatorReport, PipelineTimeline
+    from autodeploy.specs.plan_details import AblationReport, Comparison, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.resources import ClusterDocument, ReestimatedDocument, RunList, SearchList
+    from autodeploy.specs.resources import RunList, SearchList
     from hardware_profiles import Profile, Quantity
 
 
@@ -130,10 +127,10 @@ class DoubtfulSpec(SpecError):
 
 
 class Views:
-    """The services as the pages need them."""
+    """Questions about what an address or a form names; all others are asked of `services`."""
 
     def __init__(self, services: Services) -> None:
-        self._services = services
+        self.services = services
 
     @classmethod
     def of(cls, request: Request) -> Views:
@@ -144,11 +141,11 @@ class Views:
     @property
     def sees_all_teams(self) -> bool:
         """Whether searches of other teams than one's own are shown."""
-        return bool(self._services.principal.key_id) and self._services.principal.own_team is None
+        return bool(self.services.principal.key_id) and self.services.principal.own_team is None
 
     def searches(self, where: SearchFilter, after: str | None, sort: str) -> SearchList:
         """A page of past searches."""
-        return self._services.searches.list(where, limit=PAGE_LENGTH, after=after, sort=sort)
+        return self.services.searches.list(where, limit=PAGE_LENGTH, after=after, sort=sort)
 
     def search(self, search_id: str) -> SearchView:
         """One search.
@@ -158,27 +155,15 @@ class Views:
         NotFoundError
             when there is none of that id.
         """
-        return self._services.searches.get(_storable_id(search_id))
-
-    def reranked(self, search_id: str) -> tuple[ReestimatedDocument, ...]:
-        """Plans of a search in the order that its cluster's runs give them."""
-        return self._services.runs.reranked_of_search(search_id)
+        return self.services.searches.get(_storable_id(search_id))
 
     def runs(self, cluster: str | None, after: str | None) -> RunList:
         """A page of the ledger, newest first."""
-        return self._services.runs.list(cluster=cluster, limit=PAGE_LENGTH, after=after)
-
-    def clusters(self) -> tuple[ClusterDocument, ...]:
-        """Clusters whose runs have given them an overlay."""
-        return self._services.runs.clusters()
-
-    def reranked_of_cluster(self, cluster: str) -> tuple[ReestimatedDocument, ...]:
-        """Stored plans of a cluster in their new order."""
-        return self._services.runs.reranked(cluster)
+        return self.services.runs.list(cluster=cluster, limit=PAGE_LENGTH, after=after)
 
     def cancel(self, search_id: str) -> None:
         """Stops a search; a finished one is refused with ConflictError."""
-        self._services.searches.cancel(_storable_id(search_id))
+        self.services.searches.cancel(_storable_id(search_id))
 
     def submit(self, document: Any, *, sure: bool = True) -> str:
         """Starts a search and returns its id.
@@ -195,15 +180,15 @@ class Views:
             with every bad field.
         """
         refuse_unstorable(document)
-        spec = read_network_spec(document, self._services.planner)
+        spec = read_network_spec(document, self.services.planner)
         doubtful = () if sure else common_mistakes(spec)
         if doubtful:
             raise DoubtfulSpec(errors=tuple(FieldError(each.path, each.message) for each in doubtful))
-        return self._services.searches.submit(spec).search.id
+        return self.services.searches.submit(spec).search.id
 
     def submit_text(self, text: str, beside: Mapping[str, str] | None = None, *, sure: bool = True) -> str:
         """Starts the search that a pasted file asks for; `beside` as in `pasted_document`; errors as `submit`."""
-        return self.submit(self._services.read(pasted_document, text, beside or {})[0], sure=sure)
+        return self.submit(self.services.read(pasted_document, text, beside or {})[0], sure=sure)
 
     def read_text(self, text: str, beside: Mapping[str, str]) -> tuple[ImportResult, tuple[str, ...]]:
         """Contents of a pasted file and what looks like a slip in it, if a search could be made of it.
@@ -213,19 +198,19 @@ class Views:
         SpecError
             with line and column, or with every bad or missing field.
         """
-        document, imported = self._services.read(pasted_document, text, beside)
+        document, imported = self.services.read(pasted_document, text, beside)
         refuse_unstorable(document)
-        spec = read_network_spec(document, self._services.planner)
+        spec = read_network_spec(document, self.services.planner)
         return imported, tuple(each.message for each in common_mistakes(spec))
 
     def plan(self, plan_id: str) -> PlanView:
         """A plan with the newest search that found it; NotFoundError when there is none."""
-        return self._services.searches.plan(_storable_id(plan_id))
+        return self.services.searches.plan(_storable_id(plan_id))
 
     def stages(self, view: PlanView) -> PipelineTimeline | None:
         """The simulated pipeline of a plan without its slots; None where its profile or schedule is no longer known."""
         try:
-            return self._services.stages(view)
+            return self.services.stages(view)
         except (SpecError, ProfileError):
             return None
 
@@ -233,63 +218,33 @@ class Views:
         """The simulated pipeline of a plan; None where its profile or schedule is no longer known."""
         spec = spec_of(view.plan_set.search)
         try:
-            return _timeline(
-                self._services.planner_module, spec.model_dump_json(), view.plan.strategy.model_dump_json()
-            )
+            return _timeline(self.services.planner_module, spec.model_dump_json(), view.plan.strategy.model_dump_json())
         except (SpecError, ProfileError):
             return None
 
-    def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
-        """A changed strategy for a plan's changed spec; SpecError when it can't be run there."""
-        return self._services.changed(view, spec, strategy)
-
-    def ask_ahead(self, view: PlanView, name: str, spec: Spec, strategies: Iterable[Strategy]) -> None:
-        """Has `changed` of these strategies answered while nobody waits; `name` : of where they start from."""
-        self._services.ask_ahead(view, name, spec, strategies)
-
-    def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
-        """Objections to a strategy; SpecError when it can't be run there."""
-        return self._services.why_not(view, strategy)
-
-    def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
-        """Refusals of each strategy by the spec's target."""
-        return self._services.rules_broken(spec, strategies)
-
     def keep(self, view: PlanView, spec: Spec, plan: Plan) -> str:
         """Stores an estimate beside a plan as a plan of its own; its id."""
-        kept = self._services.searches.keep(view.plan_set, spec, plan, note=f"{view.plan.plan_id}")
+        kept = self.services.searches.keep(view.plan_set, spec, plan, note=f"{view.plan.plan_id}")
         return kept.plans[0].plan_id
-
-    def script(self, view: PlanView, spec: Spec, plan: Plan, to: str) -> Artefact:
-        """The launch file of an estimate beside a plan; SpecError when the framework can't launch it."""
-        return self._services.script(view, spec, plan, to)
-
-    def operators(self, view: PlanView) -> OperatorReport:
-        """Time of a plan, down to operators."""
-        return self._services.operators(view)
-
-    def commission(self, view: PlanView) -> Commissioning:
-        """The launches before a plan's own."""
-        return self._services.commission(view)
 
     def ablate(self, view: PlanView) -> AblationReport:
         """Gain of each feature of a plan."""
         spec = spec_of(view.plan_set.search)
-        return self._services.ablate(spec.model_copy(update={"strategy": view.plan.strategy}))
+        return self.services.ablate(spec.model_copy(update={"strategy": view.plan.strategy}))
 
     def strategy_bounds(self, plan_set: PlanSet) -> StrategyBounds:
         """Strategies of a finished search at their bounds; SpecError where they can't be swept (any more)."""
-        return self._services.strategy_bounds(spec_of(plan_set.search), MAX_SAMPLED_STRATEGIES)
+        return self.services.strategy_bounds(spec_of(plan_set.search), MAX_SAMPLED_STRATEGIES)
 
     def scale(self, plan_set: PlanSet) -> ScalingReport | None:
         """Scaling of a finished search with its cards; None without a plan."""
         if not plan_set.plans:
             return None
-        return self._services.scale(spec_of(plan_set.search), plan_set.plans[0])
+        return self.services.scale(spec_of(plan_set.search), plan_set.plans[0])
 
     def compare(self, plan_ids: Sequence[str]) -> Comparison:
         """In what plans differ; NotFoundError when one of them is not there."""
-        return self._services.compare([_storable_id(plan_id) for plan_id in plan_ids])
+        return self.services.compare([_storable_id(plan_id) for plan_id in plan_ids])
 
     def compare_clusters(self, values: Mapping[str, str]) -> ClusterComparison:
         """Cost of a plan's training on the clusters of a sent form.
@@ -301,17 +256,17 @@ class Views:
         SpecError
             with every bad field.
         """
-        view = self._services.searches.plan(_storable_id(values.get("plan", "")))
+        view = self.services.searches.plan(_storable_id(values.get("plan", "")))
         asked = request_of(view.plan_set.search.spec, values)
         spec = Spec.model_validate(asked.spec)
-        read_offers(spec, asked.clusters, self._services.planner)
-        return self._services.compare_clusters(
+        read_offers(spec, asked.clusters, self.services.planner)
+        return self.services.compare_clusters(
             spec, asked.clusters, days=asked.days, tokens=asked.tokens, max_npus=asked.max_npus
         )
 
     def annotate(self, search_id: str, tags: Sequence[str], note: str) -> None:
         """Replaces tags and note; SpecError when they are too many or too long."""
-        self._services.searches.annotate(_storable_id(search_id), tags=tags, note=note)
+        self.services.searches.annotate(_storable_id(search_id), tags=tags, note=note)
 
     def models(self) -> list[tuple[str, str]]:
         """Names and titles of the model presets."""
