@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, SimpleFormat, language, read_spec
+from autodeploy.cli.remote import done_by
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -47,39 +48,25 @@ def compare(
     from autodeploy.cli.check import baseline_document
     from autodeploy.cli.output import write_report
     from autodeploy.kit.errors import SpecError
-    from autodeploy.reports.comparison import render_comparison_markdown
+    from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
 
     if not 2 <= len(plans) <= 5:
         raise SpecError(Message("field_fault.has_entries", count=len(plans)), path="A B...", hint="2 to 5")
     named = [document for plan in plans if (document := baseline_document(plan)) is not None]
-    comparison = _compare_here(named) if server is None else _compare_there(server, named)
+    documents = [each for each in named if isinstance(each, dict)]
+    if server is None and len(documents) == len(named):
+        from autodeploy.service.requests.intake import best_of, with_checkpoints
+
+        pairs = [best_of(document) for document in documents]
+        comparison = with_checkpoints(compare_plans(pairs), pairs)
+    else:
+        comparison = done_by(server, lambda here: here.compare(named), lambda there: there.compare(named))
     if output_format is CompareFormat.JSON:
         write_report(comparison.model_dump_json(indent=2), output)
     elif output_format is CompareFormat.MARKDOWN:
         write_report(render_comparison_markdown(comparison, language(lang)), output)
     else:
         write_report(comparison_text(comparison, language(lang)), output)
-
-
-def _compare_here(plans: list[str | dict[str, Any]]) -> Comparison:
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.reports.comparison import compare_plans
-    from autodeploy.service.requests.intake import best_of, with_checkpoints
-    from autodeploy.service.session import open_services
-
-    documents = [plan for plan in plans if isinstance(plan, dict)]
-    if len(documents) == len(plans):
-        pairs = [best_of(document) for document in documents]
-        return with_checkpoints(compare_plans(pairs), pairs)
-    with open_services(load_settings()) as services:
-        return services.compare(plans)
-
-
-def _compare_there(server: str, plans: list[str | dict[str, Any]]) -> Comparison:
-    from autodeploy.cli.remote import connect
-
-    with connect(server) as client:
-        return client.compare(plans)
 
 
 def comparison_text(comparison: Comparison, lang: Language) -> str:

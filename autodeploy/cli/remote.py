@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.cli.output import SearchTalk
     from autodeploy.client import Client, Event, Search
     from autodeploy.search.planner import Progress
+    from autodeploy.service.session import Services
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
 
@@ -70,6 +71,18 @@ def answer_of(
     if server is None:
         with asked_here(spec) as questions:
             return here(questions)
+    with connect(server) as client:
+        return there(client)
+
+
+def done_by(server: str | None, here: Callable[[Services], Answer], there: Callable[[Client], Answer]) -> Answer:
+    """The same of what is stored: here in the database of the settings."""
+    if server is None:
+        from autodeploy.kit.settings import load_settings
+        from autodeploy.service.session import open_services
+
+        with open_services(load_settings()) as services:
+            return here(services)
     with connect(server) as client:
         return there(client)
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, SimpleFormat, language
+from autodeploy.cli.remote import done_by
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
+    from autodeploy.service.session import Services
     from autodeploy.specs.measured_run import MeasuredRun
     from autodeploy.specs.resources import MovedDocument, RunDocument, RunOutcomeDocument
 
@@ -165,17 +167,11 @@ def list_all(
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.wording import command_text
 
-    if server is None:
-        from autodeploy.kit.settings import load_settings
-        from autodeploy.service.session import open_services
-
-        with open_services(load_settings()) as services:
-            page = services.runs.list(cluster=cluster, plan_id=plan_id, limit=limit)
-    else:
-        from autodeploy.cli.remote import connect
-
-        with connect(server) as client:
-            page = client.runs(limit=limit, cluster=cluster, plan_id=plan_id)
+    page = done_by(
+        server,
+        lambda here: here.runs.list(cluster=cluster, plan_id=plan_id, limit=limit),
+        lambda there: there.runs(limit=limit, cluster=cluster, plan_id=plan_id),
+    )
     if output_format is ListFormat.JSON:
         write_report(json_text(page.model_dump(mode="json")["items"]), None)
         return
@@ -193,19 +189,13 @@ def remove(
     """Delete a run and refit its cluster's overlay to the remaining ones."""
     from autodeploy.cli.output import notify
 
-    if server is None:
+    def delete(services: Services) -> None:
         from autodeploy.cli.administration import note_here
-        from autodeploy.kit.settings import load_settings
-        from autodeploy.service.session import open_services
 
-        with open_services(load_settings()) as services:
-            services.runs.delete(run_id)
-            note_here(services.database, "run.delete", run_id)
-    else:
-        from autodeploy.cli.remote import connect
+        services.runs.delete(run_id)
+        note_here(services.database, "run.delete", run_id)
 
-        with connect(server) as client:
-            client.delete_run(run_id)
+    done_by(server, delete, lambda there: there.delete_run(run_id))
     notify("deleted", what=run_id)
 
 
