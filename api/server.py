@@ -322,15 +322,9 @@ def serve(
     ----------
     when_ready : called with the address of the pages, once requests are answered.
 
-    Raises
-    ------
-    SpecError
-        when the server would be open to other machines without that being said.
-    AutoDeployError
-        when the address is taken, or the database is away or at another revision: said in one line before the server
-        starts, which would tell it as a trace.
-    DBAPIError
-        when the database is for reading only, likewise.
+    Raises SpecError when the server would be open to other machines without that being said; AutoDeployError when the
+    address is taken, or the database is away or at another revision: said in one line before the server starts, which
+    would tell it as a trace; DBAPIError when the database is for reading only, likewise.
     """
     settings.refuse_open_server()
     _refuse_taken_address(settings)

@@ -62,10 +62,8 @@ def plan(
     progress : called during the search with its incumbent and bound.
     should_cancel : polled during the search, which returns what it has once this is true.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        with every invalid field. An infeasible spec is a result: `status` is `infeasible`, with `binding_rules`.
+    Raises autodeploy.SpecError with every invalid field. An infeasible spec is a result: `status` is `infeasible`, with
+    `binding_rules`.
     """
     return planner.plan(spec_of(spec), progress=progress, should_cancel=should_cancel)
 
@@ -73,11 +71,8 @@ def plan(
 def estimate(spec: SpecSource) -> Plan:
     """Predict step time [s] and memory [GiB] of the one `strategy` in a spec.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        with every invalid field, or if the strategy can't be simulated. One that violates rules of its framework is
-        predicted all the same, and the plan's `broken_rules` name them; `check` is the gate.
+    Raises autodeploy.SpecError with every invalid field, or if the strategy can't be simulated. One that violates rules
+    of its framework is predicted all the same, and the plan's `broken_rules` name them; `check` is the gate.
     """
     return planner.estimate(spec_of(spec))
 
@@ -99,10 +94,7 @@ def check(
     variables : shell variables that a script expects.
     cluster, device, num_npus : for scripts that do not name chips or number of cards.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        with line and column, or with every invalid or missing field.
+    Raises autodeploy.SpecError with line and column, or with every invalid or missing field.
     """
     asked = _launch(launch, variables, cluster, device, num_npus)
     return check_launch(asked, limits or CheckLimits(), planner=Planner())
@@ -128,10 +120,7 @@ def why_not(subject: SpecSource | PlanSet, strategy: Mapping[str, Any]) -> WhyNo
     subject : a plan set, whose best plan is changed; or a spec, for which the best plan is searched.
     strategy : axes to fix, such as `{"tp": 8, "pp": 4}`; all others are optimised.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        with every invalid field, or when the degrees contradict the cluster.
+    Raises autodeploy.SpecError with every invalid field, or when the degrees contradict the cluster.
     """
     if isinstance(subject, PlanSet):
         changed = read_strategy(strategy, subject.plans[0].strategy if subject.plans else None)
@@ -142,10 +131,7 @@ def why_not(subject: SpecSource | PlanSet, strategy: Mapping[str, Any]) -> WhyNo
 def compare(*plans: PlanSet | tuple[PlanSet, Plan]) -> Comparison:
     """Show the differences between plans: of each plan set the best one, or the one beside it.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        when there are not two to five, or one has no plan.
+    Raises autodeploy.SpecError when there are not two to five, or one has no plan.
     """
     if not 2 <= len(plans) <= MAX_COMPARED:
         count = Message("field_fault.has_entries", count=len(plans))
@@ -169,10 +155,7 @@ def recommend(
     days : the deadline. npu_hours : the budget; with a deadline too, the answer keeps both.
     tokens : default: the spec's. max_npus : default: 16 times the spec's cards.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        with every invalid field, or when there is no number of tokens.
+    Raises autodeploy.SpecError with every invalid field, or when there is no number of tokens.
     """
     asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
     return fewest_cards(spec_of(spec), planner=Planner(), max_npus=max_npus, **asked)
@@ -185,10 +168,7 @@ def ablate(spec: SpecSource, order: Sequence[str] = ()) -> AblationReport:
     ----------
     order : features of the cumulative rows, the first first; the others follow.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        when no plan fits, or `order` names a feature that the strategy does not use.
+    Raises autodeploy.SpecError when no plan fits, or `order` names a feature that the strategy does not use.
     """
     return ablation_of(spec_of(spec), order=order)
 
@@ -200,10 +180,7 @@ def validate(records: str | Path, *, overlay: str | Path | None = None) -> Valid
     ----------
     overlay : calibration to apply to the profiles.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        when a file can't be read, or no line is a record.
+    Raises autodeploy.SpecError when a file can't be read, or no line is a record.
     """
     return validate_file(Path(records), None if overlay is None else Path(overlay))[0]
 
@@ -216,10 +193,7 @@ def export(plan_set: PlanSet, to: str, *, plan: Plan | None = None, lang: Langua
     to : a format of `autodeploy export --help`.
     plan : the best one unless given.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        when there is no such format or plan, or a rule of the framework stops the launch.
+    Raises autodeploy.SpecError when there is no such format or plan, or a rule of the framework stops the launch.
     """
     chosen = plan or _with_best(plan_set)[1]
     refuse_illegal(plan_set, chosen, to, planner.launch_rules)
@@ -261,10 +235,7 @@ def _launch(
 def spec_of(source: SpecSource) -> Spec:
     """The validated spec of a document or a file; a `Spec` is returned unchanged.
 
-    Raises
-    ------
-    autodeploy.SpecError
-        with every invalid field: `error.errors` has pointer, message and hint of each.
+    Raises autodeploy.SpecError with every invalid field: `error.errors` has pointer, message and hint of each.
     """
     if isinstance(source, Spec):
         return source

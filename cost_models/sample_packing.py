@@ -171,10 +171,7 @@ def packing(lengths: Lengths, prompt_tokens: float, capacity: float | None, samp
     prompt_tokens : mean length of a prompt, which each sample begins with [tokens]. capacity : tokens of a pack; None:
         each sample is a sequence of its own [tokens]. samples : of the update [count].
 
-    Raises
-    ------
-    ValueError
-        if the longest sample is longer than a pack.
+    Raises ValueError if the longest sample is longer than a pack.
 
     Notes
     -----

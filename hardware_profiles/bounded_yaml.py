@@ -18,10 +18,7 @@ MAX_YAML_DEPTH = 20
 def load_bounded_yaml(text: str) -> Any:
     """Contents of a text.
 
-    Raises
-    ------
-    YAMLError
-        if it is no YAML, has aliases or is nested deeper than `MAX_YAML_DEPTH`.
+    Raises YAMLError if it is no YAML, has aliases or is nested deeper than `MAX_YAML_DEPTH`.
     """
     parser = YAML(typ="safe", pure=True)
     parser.Composer = _BoundedComposer

@@ -68,10 +68,7 @@ def behind_leaves(profile: Profile, nodes: int, oversubscription: float) -> Prof
     ----------
     oversubscription : bandwidth below a leaf switch over that of its uplinks, at least 1.
 
-    Raises
-    ------
-    ProfileError
-        where no tier spans the cluster, or a number is out of range.
+    Raises ProfileError where no tier spans the cluster, or a number is out of range.
     """
     content = profile.document.model_dump()
     outer = content["tiers"][-1]

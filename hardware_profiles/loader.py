@@ -42,10 +42,7 @@ def list_profiles() -> tuple[str, ...]:
 def registered(path: str | Path) -> Iterator[Profile]:
     """The profile of a YAML file, known by its name as the shipped ones are, while the context lasts.
 
-    Raises
-    ------
-    ProfileError
-        if the file is no profile, or its name is taken.
+    Raises ProfileError if the file is no profile, or its name is taken.
     """
     profile = _from_path(Path(path))
     if profile.name in list_profiles():

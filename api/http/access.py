@@ -123,10 +123,7 @@ class RequestRate:
     def take(self, key_id: str) -> None:
         """Counts a request.
 
-        Raises
-        ------
-        LimitError
-            when the bucket is empty, with the seconds until there is a token again.
+        Raises LimitError when the bucket is empty, with the seconds until there is a token again.
         """
         now_s = self._clock()
         tokens, then_s = self._buckets.pop(key_id, (self._most, now_s))

@@ -173,12 +173,8 @@ def refuse_nul(**texts: str | None) -> None:
 async def read_measurement(request: Request) -> MeasuredRun:
     """The measurement in the body: JSON or YAML, or as text the file itself.
 
-    Raises
-    ------
-    HTTPException
-        400 when it is not well formed, 413 when it is too large, 415 when it is another type.
-    SpecError
-        with the bad fields, or the line of the text.
+    Raises HTTPException: 400 when it is not well formed, 413 when it is too large, 415 when it is another type;
+    SpecError with the bad fields, or the line of the text.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type in FILE_TYPES:
@@ -209,10 +205,8 @@ def _decoded(body: bytes) -> str:
 async def read_document(request: Request) -> Any:
     """The value in the body.
 
-    Raises
-    ------
-    HTTPException
-        400 when it is not well formed, 413 when it is too large, 415 when it is neither JSON nor YAML.
+    Raises HTTPException: 400 when it is not well formed, 413 when it is too large, 415 when it is neither JSON nor
+    YAML.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = media_type == "application/json" or media_type.endswith("+json")

@@ -179,10 +179,7 @@ CLIENT_S = 5.0
 def serving_health(services: Services) -> Iterator[int | None]:
     """Answers while the block runs, where a port is set; gives the port.
 
-    Raises
-    ------
-    AutoDeployError
-        when the address can't be listened on.
+    Raises AutoDeployError when the address can't be listened on.
     """
     settings = services.settings
     if settings.worker_port is None:

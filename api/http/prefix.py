@@ -43,10 +43,7 @@ def with_next(request: Request, page: AnyPage) -> AnyPage:
 def refuse_own_paths(app: FastAPI, prefix: str) -> None:
     """Raises where a prefix begins as an address of the service does: nobody could say which of the two is meant.
 
-    Raises
-    ------
-    SpecError
-        naming the setting.
+    Raises SpecError naming the setting.
     """
     first = prefix.split("/")[1]
     if first in {path.split("/")[1] for path in _paths(app.routes)}:

@@ -54,10 +54,7 @@ def form_rows(values: Mapping[str, str], profiles: Sequence[ProfileRow] = ()) ->
 def request_of(spec: dict[str, Any], values: Mapping[str, str]) -> CompareClustersRequest:
     """The request of a sent form.
 
-    Raises
-    ------
-    SpecError
-        with every bad field.
+    Raises SpecError with every bad field.
     """
     clusters = []
     for row in form_rows(values):

@@ -126,10 +126,7 @@ def memory_by_grade(cluster: Mapping[str, Any]) -> dict[str, str]:
 def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[str, Any]) -> Spec:
     """The spec with the conditions that a form changed; another number of cards has no broken nodes.
 
-    Raises
-    ------
-    SpecError
-        with every bad field.
+    Raises SpecError with every bad field.
     """
     document = spec.model_dump(mode="json")
     memory = memory_by_grade(document["cluster"])
@@ -236,10 +233,7 @@ def _knob_value(strategy: Strategy, name: str) -> str:
 def changed_by(view: PlanView, given: Mapping[str, str]) -> tuple[Spec, Strategy]:
     """The spec and the strategy of a plan with what a form changed.
 
-    Raises
-    ------
-    SpecError
-        with every bad field.
+    Raises SpecError with every bad field.
     """
     spec = spec_of(view.plan_set.search)
     changed = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
@@ -311,10 +305,7 @@ def knob_word(name: str, value: str, lang: Language) -> str:
 def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy:
     """The strategy with some fields changed; what followed from the old ones is left to follow anew.
 
-    Raises
-    ------
-    SpecError
-        with every bad field.
+    Raises SpecError with every bad field.
     """
     now = {knob.name: knob.value for knob in knobs_of(strategy)}
     wanted = {name: _typed(value) for name, value in changes.items() if str(value) != now.get(name)}
@@ -326,10 +317,7 @@ def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy
 def stated_strategy(changes: Mapping[str, Any]) -> Strategy:
     """A strategy that says no more than this.
 
-    Raises
-    ------
-    SpecError
-        with every bad field.
+    Raises SpecError with every bad field.
     """
     return read_strategy({name: _typed(value) for name, value in changes.items()})
 
@@ -345,10 +333,7 @@ def _typed(value: Any) -> Any:
 def changes_of(text: str) -> dict[str, str]:
     """`tp=8,pp=4` as a mapping.
 
-    Raises
-    ------
-    SpecError
-        when a part is not AXIS=VALUE.
+    Raises SpecError when a part is not AXIS=VALUE.
     """
     changes: dict[str, str] = {}
     for part in text[:1000].replace("，", ",").split(","):

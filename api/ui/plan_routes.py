@@ -79,10 +79,8 @@ def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
 def script_from(view: PlanView, given: Mapping[str, str], views: Views) -> Artefact:
     """The launch file of the strategy as it was changed, for the framework that the search was for.
 
-    Raises
-    ------
-    SpecError
-        with every bad field, with the rules of the framework that the strategy breaks, or with why none launches it.
+    Raises SpecError with every bad field, with the rules of the framework that the strategy breaks, or with why none
+    launches it.
     """
     spec, strategy = changed_by(view, given)
     plan = views.services.changed(view, spec, strategy)

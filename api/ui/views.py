@@ -150,10 +150,7 @@ class Views:
     def search(self, search_id: str) -> SearchView:
         """One search.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id.
+        Raises NotFoundError when there is none of that id.
         """
         return self.services.searches.get(_storable_id(search_id))
 
@@ -172,12 +169,7 @@ class Views:
         ----------
         sure : whether also what looks like a slip is searched.
 
-        Raises
-        ------
-        DoubtfulSpec
-            with what looks like a slip, where the user is not sure.
-        SpecError
-            with every bad field.
+        Raises DoubtfulSpec with what looks like a slip, where the user is not sure; SpecError with every bad field.
         """
         refuse_unstorable(document)
         spec = read_network_spec(document, self.services.planner)
@@ -193,10 +185,7 @@ class Views:
     def read_text(self, text: str, beside: Mapping[str, str]) -> tuple[ImportResult, tuple[str, ...]]:
         """Contents of a pasted file and what looks like a slip in it, if a search could be made of it.
 
-        Raises
-        ------
-        SpecError
-            with line and column, or with every bad or missing field.
+        Raises SpecError with line and column, or with every bad or missing field.
         """
         document, imported = self.services.read(pasted_document, text, beside)
         refuse_unstorable(document)
@@ -249,12 +238,7 @@ class Views:
     def compare_clusters(self, values: Mapping[str, str]) -> ClusterComparison:
         """Cost of a plan's training on the clusters of a sent form.
 
-        Raises
-        ------
-        NotFoundError
-            when there is no such plan.
-        SpecError
-            with every bad field.
+        Raises NotFoundError when there is no such plan; SpecError with every bad field.
         """
         view = self.services.searches.plan(_storable_id(values.get("plan", "")))
         asked = request_of(view.plan_set.search.spec, values)
@@ -290,10 +274,7 @@ class Views:
     def profile(self, name: str) -> ProfilePage:
         """One profile with all its numbers; only those that come with the product have a page.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that name.
+        Raises NotFoundError when there is none of that name.
         """
         if name not in list_profiles():
             hint = did_you_mean(name[:100], list_profiles())

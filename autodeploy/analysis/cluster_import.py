@@ -62,11 +62,8 @@ def import_cluster(
     profile_name : the profile that they are held against; None: the one system whose nodes look like the rank table's.
     leaf_nodes, leaf_oversubscription : of leaf switches, what no file says; the latter no file does.
 
-    Raises
-    ------
-    SpecError
-        when two rank tables or maps of switches are there, no or several profiles fit, nodes can't be made of the
-        profile's cards, or nobody says how many are below a leaf switch.
+    Raises SpecError when two rank tables or maps of switches are there, no or several profiles fit, nodes can't be made
+    of the profile's cards, or nobody says how many are below a leaf switch.
     """
     tables = [(name, file) for name, file in files if isinstance(file, RankTable)]
     if len(tables) > 1:

@@ -79,10 +79,7 @@ class Questions:
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """Gain of each feature of the spec's strategy, or of its best plan's.
 
-        Raises
-        ------
-        SpecError
-            when no plan fits, or `order` names a feature that the strategy does not use.
+        Raises SpecError when no plan fits, or `order` names a feature that the strategy does not use.
         """
         if spec.strategy is None:
             self._refuse_enormous(spec)
@@ -123,10 +120,7 @@ class Questions:
     ) -> Recommendation:
         """The cards that train so many tokens in so many days, or for so many card-hours.
 
-        Raises
-        ------
-        SpecError
-            also when there is no number of tokens.
+        Raises SpecError also when there is no number of tokens.
         """
         self._refuse_enormous(spec)
         asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}

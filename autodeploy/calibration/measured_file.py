@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def validate_file(path: Path, overlay: Path | None = None) -> tuple[ValidationReport, list[Record]]:
     """The comparison with every line of the file, and the records of training among them.
 
-    Raises
-    ------
-    SpecError
-        when the file or the overlay can't be read, or no line is a record.
+    Raises SpecError when the file or the overlay can't be read, or no line is a record.
     """
     if overlay is not None:
         read_yaml_file(overlay)

@@ -54,10 +54,7 @@ class RlPrediction:
 def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPrediction:
     """The step of a record. overheads : in place of those of its framework.
 
-    Raises
-    ------
-    SpecError
-        if it can't have run as the record says.
+    Raises SpecError if it can't have run as the record says.
     """
     diagnoses: list[Diagnosis] = list(record.diagnoses)
     defaults = defaults_of(record.framework)

@@ -92,10 +92,7 @@ def calibrate(
     ----------
     start : log factors to start from.
 
-    Raises
-    ------
-    SpecError
-        if the profile's family has no free parameters.
+    Raises SpecError if the profile's family has no free parameters.
     """
     profile = load_profile(profile_name, calibrated=False)
     if profile.family not in PARAMETERS:

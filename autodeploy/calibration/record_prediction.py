@@ -143,10 +143,7 @@ def fits_time(record: Record) -> bool:
 def runnable(record: Record, profile: Profile) -> Record:
     """The record without contradictions, each a diagnosis more.
 
-    Raises
-    ------
-    SpecError
-        if most of its stages would hold nothing: such a run has not been.
+    Raises SpecError if most of its stages would hold nothing: such a run has not been.
     """
     _refuse_empty_stages(record)
     diagnoses = Diagnoses()

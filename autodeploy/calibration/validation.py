@@ -183,10 +183,7 @@ def alike_records(records: Sequence[GenerationRecord]) -> Iterable[list[int]]:
 def batch_of(records: Sequence[GenerationRecord], places: list[int], numbers: GenerationNumbers | None = None) -> Batch:
     """Those of the records at `places`, which are alike; `numbers`: of generation, the system's without.
 
-    Raises
-    ------
-    SpecError
-        if the profile is not known, or the device has no peak for the precision.
+    Raises SpecError if the profile is not known, or the device has no peak for the precision.
     """
     record = records[places[0]]
     try:

@@ -183,10 +183,7 @@ def group() -> None:
 def read_age(text: str, option: str = "--older-than") -> timedelta:
     """90d -> 90 days.
 
-    Raises
-    ------
-    SpecError
-        when it is no age.
+    Raises SpecError when it is no age.
     """
     match = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
     if match is None:

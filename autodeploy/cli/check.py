@@ -55,10 +55,7 @@ class LaunchOptions:
     def read(self) -> Launch:
         """The launch in the file.
 
-        Raises
-        ------
-        SpecError
-            with line and column, or with every bad or missing field.
+        Raises SpecError with line and column, or with every bad or missing field.
         """
         from autodeploy.analysis.launch_checks.launch import launch_of
         from autodeploy.cli.conversion import read_foreign
@@ -223,10 +220,7 @@ def _tell_doubts(report: CheckReport, lang: LanguageOption) -> None:
 def share(text: str, option: str, *, most: float) -> float:
     """`95%` or `0.95` as a share.
 
-    Raises
-    ------
-    SpecError
-        when it is no number, or out of range.
+    Raises SpecError when it is no number, or out of range.
     """
     from autodeploy.kit.errors import SpecError
 
@@ -308,10 +302,7 @@ def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, befor
 def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
     """The baseline in a file: a document, or the launch before a change for the same cluster.
 
-    Raises
-    ------
-    SpecError
-        when it is neither.
+    Raises SpecError when it is neither.
     """
     from dataclasses import replace
 
@@ -362,10 +353,7 @@ def _sent(baseline: str | None) -> str | dict[str, Any] | None:
 def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:
     """A plan id as it is; a file as the document in it.
 
-    Raises
-    ------
-    SpecError
-        when it is neither.
+    Raises SpecError when it is neither.
     """
     from autodeploy.cli.what_if import PLAN_ID
     from autodeploy.kit.errors import SpecError

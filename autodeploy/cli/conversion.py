@@ -87,10 +87,7 @@ def export(
 def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
     """The services of this process and, among what they hold, the plan of that id.
 
-    Raises
-    ------
-    NotFoundError
-        when the database has no such plan.
+    Raises NotFoundError when the database has no such plan.
     """
     from autodeploy.cli.output import notify
     from autodeploy.kit.errors import NotFoundError
@@ -184,10 +181,7 @@ def read_foreign(
 ) -> ImportResult:
     """The file as `import_file` reads it, with variables given as NAME=VALUE, for a release and a profile's chips.
 
-    Raises
-    ------
-    SpecError
-        when the file can't be read, or a setting isn't NAME=VALUE.
+    Raises SpecError when the file can't be read, or a setting isn't NAME=VALUE.
     """
     from autodeploy.formats import import_document
     from autodeploy.specs.spec import vendor_of
@@ -201,10 +195,7 @@ def read_foreign(
 def variables_of(settings: list[str] | None) -> dict[str, str]:
     """Variables given as NAME=VALUE.
 
-    Raises
-    ------
-    SpecError
-        when a setting isn't NAME=VALUE.
+    Raises SpecError when a setting isn't NAME=VALUE.
     """
     from autodeploy.kit.errors import SpecError
 

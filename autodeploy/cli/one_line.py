@@ -80,10 +80,7 @@ def _amount(text: str | None) -> int | float | str | None:
 def one_line_spec(spec_file: str | None, options: dict[str, str | None]) -> Spec:
     """The spec of a file, or of the options beside it; not of both.
 
-    Raises
-    ------
-    SpecError
-        when both or neither are given, or a field is bad.
+    Raises SpecError when both or neither are given, or a field is bad.
     """
     from autodeploy.cli.options import doubt, read_spec
     from autodeploy.kit.errors import SpecError

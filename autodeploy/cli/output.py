@@ -121,10 +121,7 @@ def columns(stream: TextIO | None = None) -> int:
 def write_report(text: str, output: Path | None) -> None:
     """Writes the report, ended by a line break, to stdout or as `replacing` does.
 
-    Raises
-    ------
-    SpecError
-        when the file can't be written.
+    Raises SpecError when the file can't be written.
     """
     text = text if text.endswith("\n") else text + "\n"
     if output is None:
@@ -152,10 +149,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[TextIO]:
     ----------
     private : only its owner reads it.
 
-    Raises
-    ------
-    SpecError
-        when the file can't be written.
+    Raises SpecError when the file can't be written.
     """
     whole = not path.is_symlink() and (path.is_file() or not path.exists())
     part = path.with_name(f".{path.name}.{os.getpid()}.part") if whole else path

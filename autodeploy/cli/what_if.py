@@ -112,10 +112,7 @@ def recommend(
 def _budget_hours(spec: Spec, text: str) -> float:
     """`200k card-hours` as card-hours; a bare amount is money at the spec's price of a card-hour.
 
-    Raises
-    ------
-    SpecError
-        when it is no amount, or money and the spec has no price.
+    Raises SpecError when it is no amount, or money and the spec has no price.
     """
     from autodeploy.analysis.what_if.recommend import budget_in_hours
     from autodeploy.kit.errors import SpecError
@@ -135,10 +132,7 @@ def _budget_hours(spec: Spec, text: str) -> float:
 def offer_of(text: str) -> ClusterOffer:
     """`cloudmatrix-384=2.6` or `ascend-800t-a2:910B3=1.2`: a profile, perhaps a chip grade, and its price.
 
-    Raises
-    ------
-    SpecError
-        when the price is missing or is none.
+    Raises SpecError when the price is missing or is none.
     """
     from autodeploy.kit.errors import SpecError
     from autodeploy.specs.answers import ClusterOffer
@@ -207,10 +201,7 @@ def clusters_text(comparison: ClusterComparison, lang: Language = "en") -> str:
 def token_count(text: str) -> float:
     """`13T`, `500B` or `1.5e12` as a number.
 
-    Raises
-    ------
-    SpecError
-        when it is none.
+    Raises SpecError when it is none.
     """
     from autodeploy.kit.errors import SpecError
     from autodeploy.specs.reading import token_amount
@@ -441,10 +432,7 @@ def _planned_before(spec: Spec) -> PlanSet | None:
 def parse_changes(text: str) -> dict[str, Any]:
     """`tp=8,pp=4,rl.placement=async` as a mapping; numbers are numbers, and true and false truth values.
 
-    Raises
-    ------
-    SpecError
-        when a part is not AXIS=VALUE.
+    Raises SpecError when a part is not AXIS=VALUE.
     """
     from autodeploy.kit.errors import FieldError, SpecError
 

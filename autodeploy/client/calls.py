@@ -335,12 +335,8 @@ def _read(call: Call[Answer], response: httpx.Response) -> Answer:
 def send(client: httpx.Client, call: Call[Answer]) -> Answer:
     """Sends the call until it is answered, a few times at most.
 
-    Raises
-    ------
-    SpecError, NotFoundError, ConflictError, AccessError
-        as the service refuses it.
-    ServiceError
-        when the service fails or does not answer.
+    Raises SpecError, NotFoundError, ConflictError or AccessError as the service refuses it; ServiceError when the
+    service fails or does not answer.
     """
     for attempt in range(ATTEMPTS):
         response: httpx.Response | None = None

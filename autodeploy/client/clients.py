@@ -118,10 +118,7 @@ class Client(Questions):
     ) -> PlanSet:
         """Submits a spec and waits for its PlanSet.
 
-        Raises
-        ------
-        WaitTimeout
-            when the search is not finished in time; it goes on.
+        Raises WaitTimeout when the search is not finished in time; it goes on.
         """
         end_s = time.monotonic() + wait_s
         search = self.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)

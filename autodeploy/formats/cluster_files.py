@@ -45,10 +45,7 @@ def is_link_speeds(text: str) -> bool:
 def read_link_speeds(text: str) -> LinkSpeeds:
     """The speed of every device.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read, or of a port that is down.
+    Raises SpecError with the line of what can't be read, or of a port that is down.
     """
     speeds: dict[int, int] = {}
     named: int | None = None
@@ -108,10 +105,7 @@ def is_npu_topology(text: str) -> bool:
 def read_npu_topology(text: str) -> NpuTopology:
     """The matrix of links of one node.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     columns: list[str] = []
     rows: dict[str, tuple[int, tuple[str, ...]]] = {}
@@ -202,10 +196,7 @@ def is_rank_table(text: str) -> bool:
 def read_rank_table(text: str) -> RankTable:
     """The nodes that a rank table lists.
 
-    Raises
-    ------
-    SpecError
-        with the line, and the JSON pointer, of what can't be read.
+    Raises SpecError with the line, and the JSON pointer, of what can't be read.
     """
     if len(text) > MAX_TEXT:
         raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
@@ -343,10 +334,7 @@ def is_leaf_map(text: str) -> bool:
 def read_leaf_map(text: str) -> LeafMap:
     """The nodes that a map lists.
 
-    Raises
-    ------
-    SpecError
-        with the line, and the JSON pointer, of what can't be read.
+    Raises SpecError with the line, and the JSON pointer, of what can't be read.
     """
     if len(text) > MAX_TEXT:
         raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
@@ -408,10 +396,7 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
     ----------
     op, ranks : of a collective benchmark that does not say them.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     text = text.removeprefix("\ufeff")
     if not text.strip():

@@ -71,10 +71,7 @@ def import_document(
     name : the model's name where the file has none.
     base_dir : where files are looked for that the text names; absent, it may name none.
 
-    Raises
-    ------
-    SpecError
-        with line and column, or with every bad field.
+    Raises SpecError with line and column, or with every bad field.
     """
     refuse_long(text, MAX_BYTES)
     suffix = Path(filename or "").suffix.lower()

@@ -111,10 +111,7 @@ def import_mindspeed_rl(
     name : of the model, or of a preset where the model is in another file.
     base_dir : folder of the file, whose `model/NAME.yaml` has the shape.
 
-    Raises
-    ------
-    SpecError
-        with the key that can't be read.
+    Raises SpecError with the key that can't be read.
     """
     sections = {name: {} if document.get(name) is None else document[name] for name in (MEGATRON, ACTOR, *SECTIONS)}
     for section, content in sections.items():
@@ -287,10 +284,7 @@ class KeyedArguments(LaunchArguments):
     def add(self, block: str, flag: str, *values: Value) -> None:
         """Adds a flag that has a key; says so of what changes the model and has none.
 
-        Raises
-        ------
-        UnsupportedError
-            for all other flags without a key.
+        Raises UnsupportedError for all other flags without a key.
         """
         if self.knows(flag) or flag not in SAID_OTHERWISE | WITHOUT_KEY | {SHARED_WIDTH}:
             super().add(block, flag, *values)
@@ -345,10 +339,7 @@ SPLITS = 2  # a response that is interrupted ends in the next step
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The YAML, with what is asked for at the start as `???`.
 
-    Raises
-    ------
-    UnsupportedError
-        where MindSpeed-RL can't launch the plan, with what stops it.
+    Raises UnsupportedError where MindSpeed-RL can't launch the plan, with what stops it.
     """
     launch = rl_launch(plan_set, plan, "mindspeed-rl", KeyedArguments)
     _refuse(launch)

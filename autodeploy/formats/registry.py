@@ -108,12 +108,8 @@ def export(
     timeline : simulates the plan's pipeline; only formats of the pipeline call it.
     lang : of documents for people; what another program reads has none.
 
-    Raises
-    ------
-    SpecError
-        when there is no such format; the hint names close ones.
-    UnsupportedError
-        when the framework can't launch the plan, or the format needs a timeline and there is none.
+    Raises SpecError when there is no such format; the hint names close ones; UnsupportedError when the framework can't
+    launch the plan, or the format needs a timeline and there is none.
     """
     own = own_exporters()
     if to in own:

@@ -260,10 +260,7 @@ class Settings(BaseSettings):
     def refuse_open_server(self) -> None:
         """Raises unless the server is closed to others, or open on purpose.
 
-        Raises
-        ------
-        SpecError
-            naming the setting.
+        Raises SpecError naming the setting.
         """
         if self.auth is None and not self.is_loopback:
             raise SpecError(
@@ -276,10 +273,7 @@ class Settings(BaseSettings):
 def load_settings(**changes: Any) -> Settings:
     """Settings from the environment, `changes` first.
 
-    Raises
-    ------
-    SpecError
-        with the variable's name as path of each bad value.
+    Raises SpecError with the variable's name as path of each bad value.
     """
     try:
         return Settings(**changes)

@@ -49,10 +49,7 @@ def is_text(lang: Language, key: str) -> bool:
 def text_of(lang: Language, key: str, /, **values: object) -> str:
     """The text in that language with its blanks filled in.
 
-    Raises
-    ------
-    KeyError
-        when the catalogue has no such key, or a blank has no value.
+    Raises KeyError when the catalogue has no such key, or a blank has no value.
     """
     texts = catalogue(lang)
     template = texts.get(key)

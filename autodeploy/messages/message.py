@@ -130,10 +130,7 @@ def keyed(message: Message) -> dict[str, Any]:
 def read_keyed(document: Mapping[str, Any], english: str) -> Message:
     """The message of a document that `keyed` wrote beside that English, which stays, whatever this release says.
 
-    Raises
-    ------
-    KeyError
-        when this release has no such key, or the document lacks a value.
+    Raises KeyError when this release has no such key, or the document lacks a value.
     """
     message = _nested(document)
     return message if message == english else _made(english, message.key, message.values)

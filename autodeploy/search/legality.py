@@ -27,10 +27,7 @@ def launch_rules(
     ----------
     prepared : the spec resolved, where it is already.
 
-    Raises
-    ------
-    SpecError
-        if the spec has no strategy, or asks for something that can't be planned with.
+    Raises SpecError if the spec has no strategy, or asks for something that can't be planned with.
     """
     if spec.strategy is None:
         raise no_strategy()

@@ -70,10 +70,7 @@ def plan(
     first : only the first of them, of a spec that fixes nearly all degrees: alone, without a proof, and what is weighed
         are plans that the search itself made.
 
-    Raises
-    ------
-    SpecError
-        if the spec asks for something that can't be planned. An infeasible spec is a result.
+    Raises SpecError if the spec asks for something that can't be planned. An infeasible spec is a result.
     """
     started = time.monotonic()
     stop = Deadline(should_cancel, started, spec.search.time_limit_s)
@@ -134,10 +131,7 @@ class UpdateSearch:
     def layouts(self, spec: Spec) -> LayoutsFound:
         """The strategies of `plan(spec, alone=True)`.
 
-        Raises
-        ------
-        SpecError
-            as `plan`.
+        Raises SpecError as `plan`.
         """
         prepared, explored, advice = _found_alone(spec, Deadline(self.stop, time.monotonic(), spec.search.time_limit_s))
         return layouts_found(prepared, explored.searched, explored.frontier, advice)
@@ -145,10 +139,7 @@ class UpdateSearch:
     def why_none(self, spec: Spec) -> Infeasible | None:
         """Why there are none.
 
-        Raises
-        ------
-        SpecError
-            as `plan`.
+        Raises SpecError as `plan`.
         """
         return plan(spec, should_cancel=self.stop).infeasible
 
@@ -157,10 +148,7 @@ def first_plan(spec: Spec) -> Undescribed | PlanSet:
     """The first of the plans of `plan(spec, first=True)` without what is predicted of it, for a caller that describes
     it in another context; that answer where there is none.
 
-    Raises
-    ------
-    SpecError
-        as `plan`.
+    Raises SpecError as `plan`.
     """
     label = SearchLabel("", "", time.monotonic())
     stop = Deadline(None, label.started, spec.search.time_limit_s)
@@ -339,10 +327,7 @@ def _usual(spec: Spec) -> Spec:
 def check_space(spec: Spec) -> None:
     """Raises where a search of the spec would be refused, without searching.
 
-    Raises
-    ------
-    SpecError
-        as `prepare`, and if there would be too many candidates.
+    Raises SpecError as `prepare`, and if there would be too many candidates.
     """
     prepared = prepare(_of_update(spec))
     refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
@@ -383,10 +368,7 @@ def search_size(spec: Spec) -> SearchSize:
 def fastest_s(spec: Spec) -> float | None:
     """Step time of the spec's fastest strategy as the sweep estimates it, before any is solved; None where none fits.
 
-    Raises
-    ------
-    SpecError
-        as `plan`.
+    Raises SpecError as `plan`.
     """
     prepared = prepare(spec)
     fastest = search_space(spec, prepared.profile, prepared.choice, prepared.context).swept.fastest_s

@@ -85,10 +85,7 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     ----------
     features : exactly the features that are on; None: those of the strategy, or of the spec where it names none.
 
-    Raises
-    ------
-    SpecError
-        if the spec has no strategy, or its degrees contradict the cluster.
+    Raises SpecError if the spec has no strategy, or its degrees contradict the cluster.
     """
     if spec.strategy is None:
         raise no_strategy()
@@ -184,10 +181,7 @@ def with_run(prepared: Prepared, plan: Plan, layouts_for: Callable[[int, int], t
 def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
     """The spec's strategy with its layers, recomputation and swap chosen anew; None where nothing fits.
 
-    Raises
-    ------
-    SpecError
-        if the spec has no strategy, or its degrees contradict the cluster.
+    Raises SpecError if the spec has no strategy, or its degrees contradict the cluster.
     """
     if spec.strategy is None:
         raise no_strategy()
@@ -201,10 +195,7 @@ def timeline(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineT
 
     Without slots it has the times of stages alone, much sooner where there are many.
 
-    Raises
-    ------
-    SpecError
-        if the strategy's degrees contradict the cluster, or its schedule is not modelled.
+    Raises SpecError if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
     if spec.training.rl is not None:
         from autodeploy.search.post_training.planning import timeline_rl

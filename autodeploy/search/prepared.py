@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 def prepare(spec: Spec) -> Prepared:
     """Resolve a spec.
 
-    Raises
-    ------
-    SpecError
-        if a feature, profile, device, precision or kind of training can't be planned with.
+    Raises SpecError if a feature, profile, device, precision or kind of training can't be planned with.
     """
     profile, choice = _resolved(spec)
     context = choice_context(spec, profile, choice)

@@ -51,12 +51,8 @@ def strategy_bounds(spec: Spec, most: int) -> StrategyBounds:
 
     Candidates that differ in how optimizer states are kept, or in the pairwise dispatcher, are one strategy.
 
-    Raises
-    ------
-    SpecError
-        if the spec asks for something that can't be planned with, or has too many strategies.
-    UnsupportedError
-        for post-training, whose strategies are searched apart for update and generation.
+    Raises SpecError if the spec asks for something that can't be planned with, or has too many strategies;
+    UnsupportedError for post-training, whose strategies are searched apart for update and generation.
     """
     if spec.training.rl is not None:
         raise UnsupportedError(Message("planner.post_training_not_swept"), path="/training/rl")
@@ -178,10 +174,7 @@ def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> 
     ----------
     best : as of `why_not`; None searches for nothing to compare it with.
 
-    Raises
-    ------
-    SpecError
-        if its degrees contradict the cluster, or no plan has what it gives.
+    Raises SpecError if its degrees contradict the cluster, or no plan has what it gives.
     """
     if is_whole(strategy, moe=spec.model.is_moe):
         return estimate(spec.model_copy(update={"strategy": strategy}))
@@ -212,10 +205,7 @@ def operators(spec: Spec, plan: Plan) -> OperatorReport:
     """Time of a plan of this spec, down to the operators of each kind of layer; of post-training, of one
     update.
 
-    Raises
-    ------
-    SpecError
-        if the plan's degrees contradict the cluster.
+    Raises SpecError if the plan's degrees contradict the cluster.
     """
     if spec.training.rl is not None:
         from autodeploy.search.post_training.one_update import context_of_update, trainers

@@ -76,10 +76,7 @@ def plan_time_to_train(
     ----------
     plan : searches the spec under one recovery; its plans are named after `of`.
 
-    Raises
-    ------
-    SpecError
-        where no recovery can be planned.
+    Raises SpecError where no recovery can be planned.
     """
     planned, refused = [], []
     recoveries = list(_recoveries(spec))

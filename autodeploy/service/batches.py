@@ -140,12 +140,8 @@ class BatchService:
     ) -> tuple[BatchDocument, bool]:
         """The batch of a request's body, and whether it is a new one; the rest as in `SearchService.submit`.
 
-        Raises
-        ------
-        SpecError
-            with every bad field; of a swept value with its place in the sweep.
-        LimitError
-            when the caller's key allows fewer searches than are new here.
+        Raises SpecError with every bad field; of a swept value with its place in the sweep; LimitError when the
+        caller's key allows fewer searches than are new here.
         """
         principal = self._principal
         asked = read_request(BatchRequest, document)
@@ -188,10 +184,7 @@ class BatchService:
     def get(self, batch_id: str) -> BatchDocument:
         """A batch with the best plan of each of its searches.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id that the caller sees.
+        Raises NotFoundError when there is none of that id that the caller sees.
         """
         with self._database.read() as session:
             row = self._seen(session, batch_id)
@@ -255,10 +248,7 @@ Choice = dict[str, tuple[int, int]]  # axis -> place in the sweep and value
 def _choices(sweep: Sweep) -> list[Choice]:
     """Every combination, each once.
 
-    Raises
-    ------
-    SpecError
-        when there are too many, or nothing is swept.
+    Raises SpecError when there are too many, or nothing is swept.
     """
     axes = {name: tuple(dict.fromkeys(getattr(sweep, name))) for name in AXES if getattr(sweep, name) is not None}
     count = 1

@@ -51,10 +51,7 @@ def refuse_illegal(plan_set: PlanSet, plan: Plan, to: str, judge: Callable[[Spec
     ----------
     judge : says what the target of a spec has against its strategy.
 
-    Raises
-    ------
-    UnsupportedError
-        with every rule that the plan breaks, and the frameworks on these chips that start it.
+    Raises UnsupportedError with every rule that the plan breaks, and the frameworks on these chips that start it.
     """
     spec, target = spec_of(plan_set.search), target_of(to)
     if target is None or FRAMEWORKS[target].post_trains is not (spec.training.rl is not None):
@@ -135,10 +132,7 @@ class CheckRequest(LaunchRequest):
 def network_launch(planner: Planner, request: LaunchRequest) -> Launch:
     """The launch of a request from the network: it names no file and only profiles that come with the product.
 
-    Raises
-    ------
-    SpecError
-        with line and column, or with every bad field.
+    Raises SpecError with line and column, or with every bad field.
     """
     if request.spec is not None:
         imported = import_document(_json(request.spec), "spec.json")
@@ -161,12 +155,7 @@ def _json(document: Mapping[str, Any]) -> str:
 def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
     """The check that a request from the network asks for.
 
-    Raises
-    ------
-    SpecError
-        with line and column, or with every bad field.
-    NotFoundError
-        when the baseline names no plan.
+    Raises SpecError with line and column, or with every bad field; NotFoundError when the baseline names no plan.
     """
     refuse_unknown_rules(request.limits.allow_rules)
     baseline = _network_baseline(request, services)
@@ -220,10 +209,7 @@ def read_baseline(planner: Planner, asked: LaunchRequest) -> Baseline:
 def baseline_in(document: Any, name: str = "") -> Baseline:
     """The baseline in a document: a plan, the best one of a PlanSet, or what an earlier check found.
 
-    Raises
-    ------
-    SpecError
-        when there is no plan in it.
+    Raises SpecError when there is no plan in it.
     """
     try:
         if isinstance(document, dict) and "gates" in document:
@@ -290,10 +276,8 @@ class CompareClustersRequest(RecommendRequest):
 def read_offers(spec: Spec, offers: Sequence[ClusterOffer], planner: Planner) -> None:
     """Whether the spec can be planned on every cluster.
 
-    Raises
-    ------
-    SpecError
-        with the place of the offer: no profile that comes with the product, no grade of it, or a spec that it refuses.
+    Raises SpecError with the place of the offer: no profile that comes with the product, no grade of it, or a spec that
+    it refuses.
     """
     errors: list[FieldError] = []
     for index, offer in enumerate(offers):
@@ -316,10 +300,7 @@ def _in_offer(path: str, index: int) -> str:
 def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> Strategy:
     """A strategy as written; with a base that one with some fields changed, as of `of_plan`.
 
-    Raises
-    ------
-    SpecError
-        with every bad field.
+    Raises SpecError with every bad field.
     """
     fields = _nested(document)
     if "recompute" in fields:

@@ -177,12 +177,7 @@ class Services(Questions):
     def baseline(self, document: str | dict[str, Any] | None) -> Baseline | None:
         """Document of a baseline: the id of a stored plan, or a document.
 
-        Raises
-        ------
-        NotFoundError
-            when there is no plan of that id.
-        SpecError
-            when the document has no plan.
+        Raises NotFoundError when there is no plan of that id; SpecError when the document has no plan.
         """
         if document is None:
             return None
@@ -193,10 +188,7 @@ class Services(Questions):
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
         """Reasons for which a strategy is not the plan of the search that found this one.
 
-        Raises
-        ------
-        SpecError
-            when its degrees contradict the cluster, or it is not modelled.
+        Raises SpecError when its degrees contradict the cluster, or it is not modelled.
         """
         spec = spec_of(view.plan_set.search)
         return self._call(self.planner.why_not, spec, strategy, best=view.plan_set)
@@ -234,12 +226,7 @@ class Services(Questions):
     def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
         """Differences between plans: ids of stored ones, or PlanSets, whose best plan is taken.
 
-        Raises
-        ------
-        NotFoundError
-            when there is no plan of an id.
-        SpecError
-            when a document is no PlanSet, or has no plan.
+        Raises NotFoundError when there is no plan of an id; SpecError when a document is no PlanSet, or has no plan.
         """
         pairs = []
         for index, named in enumerate(plans):
@@ -262,10 +249,7 @@ class Services(Questions):
         lang : of documents for people.
         rehearse : "1node", "8nodes" or so: not the plan but its rehearsal there, which says what differs.
 
-        Raises
-        ------
-        SpecError
-            when there is no such format, the framework can't launch the plan, or it has no such rehearsal.
+        Raises SpecError when there is no such format, the framework can't launch the plan, or it has no such rehearsal.
         """
         if rehearse is not None:
             return self._rehearsal(view, to, lang, rehearse)
@@ -274,10 +258,7 @@ class Services(Questions):
     def export_strategy(self, spec: Spec, to: str, lang: Language = "en") -> Artefact:
         """The strategy of a spec in a format of `exporters`, estimated as it is given; nothing is stored.
 
-        Raises
-        ------
-        SpecError
-            as `estimate` and `export`.
+        Raises SpecError as `estimate` and `export`.
         """
         plan, (_, profile, engine) = self.estimate(spec), self.planner.describe_hashes(spec)
         made = {"profile_hash": profile, "engine_version": engine, "created_at": iso(self.database.now())}
@@ -298,10 +279,7 @@ class Services(Questions):
     def script(self, view: PlanView, spec: Spec, plan: Plan, to: str) -> Artefact:
         """The launch file of an estimate beside a stored plan, which is stored nowhere.
 
-        Raises
-        ------
-        SpecError
-            when the framework can't launch it.
+        Raises SpecError when the framework can't launch it.
         """
         return self._written(plan_set_of_one(view.plan_set.search, spec, plan, spec.search.objective), plan, to)
 
@@ -385,12 +363,8 @@ def open_services(
     planner : the module with the planner's functions.
     database : that of the settings where it is open and ready already; closed at the end too.
 
-    Raises
-    ------
-    ConflictError
-        when PostgreSQL is at another revision.
-    SpecError
-        when a worker is asked for that the settings have no use for.
+    Raises ConflictError when PostgreSQL is at another revision; SpecError when a worker is asked for that the settings
+    have no use for.
     """
     if as_worker and settings.jobs != "procrastinate":
         raise SpecError(

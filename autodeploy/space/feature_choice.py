@@ -66,10 +66,8 @@ def choose_features(search: SearchSpec, model: ModelSpec, profile: Profile, *, a
 
     adapters : the run trains adapters beside a frozen model.
 
-    Raises
-    ------
-    UnsupportedError
-        with every feature that is on but not launchable, beyond the numerics, or without what it needs.
+    Raises UnsupportedError with every feature that is on but not launchable, beyond the numerics, or without what it
+    needs.
     """
     return _Chooser(search, model, profile, adapters=adapters).choice()
 

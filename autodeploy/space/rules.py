@@ -405,10 +405,7 @@ def launchable_each(candidates: Candidates, facts: Mapping[str, Any], target: st
 def refuse_unmodelled(spec: Spec) -> None:
     """Refuse everything in a spec that would have no effect.
 
-    Raises
-    ------
-    UnsupportedError
-        with each field that is not modelled yet.
+    Raises UnsupportedError with each field that is not modelled yet.
     """
     training, search = spec.training, spec.search
     refusals = [

@@ -52,10 +52,7 @@ def log2_ratio(first: int, second: int) -> float:
 def encode(axis: str, value: AxisValue) -> int:
     """A value of an axis as arrays hold it.
 
-    Raises
-    ------
-    ValueError
-        for a word that names no choice of the axis.
+    Raises ValueError for a word that names no choice of the axis.
     """
     return CHOICES[axis].index(str(value)) if axis in CHOICES else int(value)
 

@@ -101,10 +101,7 @@ class TranslatedDocument(Document):
     def to_frame(self) -> Any:
         """The same as a pandas DataFrame.
 
-        Raises
-        ------
-        ModuleNotFoundError
-            where pandas is not installed; `to_rows` needs nothing.
+        Raises ModuleNotFoundError where pandas is not installed; `to_rows` needs nothing.
         """
         import pandas
 

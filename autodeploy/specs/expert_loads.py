@@ -59,11 +59,8 @@ def content_hash(path: Path) -> str:
 def read_expert_loads(name: str, sha256: str | None = None) -> ExpertLoads:
     """The expert loads in a file.
 
-    Raises
-    ------
-    SpecError
-        under /training/expert_load_file: unreadable, not in one of the formats, incomplete, or changed since its
-        hash was taken.
+    Raises SpecError: under /training/expert_load_file: unreadable, not in one of the formats, incomplete, or changed
+    since its hash was taken.
     """
     digest = content_hash(Path(name))
     if sha256 is not None and digest != sha256:

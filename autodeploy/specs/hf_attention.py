@@ -43,10 +43,7 @@ def types_of(ratios: Sequence[int]) -> tuple[list[str], dict[str, int]] | None:
 def read_compressed(reader: Reader, layers: int) -> dict[str, Any]:
     """Fields of the attention, of residual streams and of layers whose experts a table chooses.
 
-    Raises
-    ------
-    SpecError
-        where sizes are missing. UnsupportedError : where entries are of more than two kinds.
+    Raises SpecError where sizes are missing. UnsupportedError : where entries are of more than two kinds.
     """
     types, rates = _types(reader, layers)
     sizes: dict[str, Any] = dict(rates)
@@ -135,10 +132,7 @@ MAX_COUNT = 1_000_000
 def read_attention_types(reader: Reader, layers: int) -> dict[str, Any]:
     """Fields of the attention's types beyond sliding windows; empty where all layers are alike.
 
-    Raises
-    ------
-    UnsupportedError
-        of variants that are not modelled, by their key.
+    Raises UnsupportedError of variants that are not modelled, by their key.
     """
     reads = reader.architecture.reads
     if "compress_ratios" in reads:
@@ -165,10 +159,7 @@ def every(interval: int, layers: int, others: str) -> list[str]:
 def refuse_marks(reader: Reader) -> None:
     """Refuses a pattern of letters, whose layers are recurrent, and marks that no window goes with.
 
-    Raises
-    ------
-    SpecError
-        UnsupportedError for what is no mark of a window: 1 or 0.
+    Raises SpecError: UnsupportedError for what is no mark of a window: 1 or 0.
     """
     marked = reader.raw(MARKED)
     if not marked:

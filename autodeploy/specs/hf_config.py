@@ -46,12 +46,8 @@ def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = Non
     data : the file's content, or its mapping.
     name : the model's name; otherwise the file's `_name_or_path` or architecture.
 
-    Raises
-    ------
-    SpecError
-        when the content is not such a file, or its sizes make no sense; paths are JSON pointers into the file.
-    UnsupportedError
-        when the model has a mechanism that is not modelled, such as linear attention.
+    Raises SpecError when the content is not such a file, or its sizes make no sense; paths are JSON pointers into the
+    file; UnsupportedError when the model has a mechanism that is not modelled, such as linear attention.
     """
     top = _mapping(data)
     _refuse_hostile(top)

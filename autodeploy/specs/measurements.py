@@ -267,10 +267,7 @@ def read_measurements(path: Path) -> Iterator[Record | GenerationRecord | RlReco
 def generation_records(path: Path) -> list[GenerationRecord]:
     """Measurements of serving in a file; other kinds are left out.
 
-    Raises
-    ------
-    SpecError
-        with the line number in the path of each bad field.
+    Raises SpecError with the line number in the path of each bad field.
     """
     return [each for each in _readable(path) if isinstance(each, GenerationRecord)]
 

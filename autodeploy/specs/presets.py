@@ -76,10 +76,7 @@ def preset_names() -> tuple[str, ...]:
 def read_preset(name: str) -> Preset:
     """The preset's whole document. Read once a process; case, spaces and underscores don't matter in the name.
 
-    Raises
-    ------
-    SpecError
-        when there is no preset of that name (the hint names close ones) or its file is not valid.
+    Raises SpecError when there is no preset of that name (the hint names close ones) or its file is not valid.
     """
     key = name[:100].strip().lower().replace("_", "-").replace(" ", "-")
     if key not in preset_names():
@@ -113,10 +110,7 @@ def presets_of_width(hidden_size: int) -> list[Preset]:
 def load_preset(name: str) -> ModelSpec:
     """The model of that name, for example `deepseek-v3`; its `name` is the preset's title.
 
-    Raises
-    ------
-    SpecError
-        when there is no preset of that name; the hint names close ones.
+    Raises SpecError when there is no preset of that name; the hint names close ones.
     """
     return read_preset(name).model
 

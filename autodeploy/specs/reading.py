@@ -201,10 +201,7 @@ FILE_SUFFIXES = (".yaml", ".yml", ".json")
 def read_spec_file(path: Path | str, doubt: Callable[[str], None] | None = None) -> Spec:
     """The validated spec in a YAML or JSON file; file names in it are relative to it. As `read_spec_document`.
 
-    Raises
-    ------
-    SpecError
-        with every bad field at once, or the line and column where the file is not well formed.
+    Raises SpecError with every bad field at once, or the line and column where the file is not well formed.
     """
     path = Path(path)
     return read_spec_document(read_document(path), base_dir=path.parent, doubt=doubt)
@@ -221,10 +218,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     doubt : told what should be checked: the spec's own doubts, and those of the model's configuration, such as an
         unknown architecture. They are in the spec that is returned, too.
 
-    Raises
-    ------
-    SpecError
-        with every bad field at once: JSON pointer, message and hint.
+    Raises SpecError with every bad field at once: JSON pointer, message and hint.
     """
     errors: list[FieldError] = []
     diagnostics: list[Diagnostics] = []
@@ -403,10 +397,7 @@ def _content(name: str, base_dir: Path | None, pointer: str) -> Any:
 def read_stack(name: str) -> Stack:
     """The stack of a name or a YAML file.
 
-    Raises
-    ------
-    SpecError
-        when there is none, or the file is no stack.
+    Raises SpecError when there is none, or the file is no stack.
     """
     return stack_of_document(read_document(Path(name))) if _is_file(name) else stack_named(name)
 

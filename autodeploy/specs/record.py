@@ -480,10 +480,7 @@ class Unread:
 def read_records(path: Path) -> Iterator[Record]:
     """Records of a JSON Lines file.
 
-    Raises
-    ------
-    SpecError
-        with the line number in the path of each bad field.
+    Raises SpecError with the line number in the path of each bad field.
     """
     for record in read_lines(path):
         if isinstance(record, Unread):

@@ -61,10 +61,7 @@ def facts_of(
     ----------
     ranks : of the whole launch. per_card : dies of a card.
 
-    Raises
-    ------
-    UnsupportedError
-        where a split is not published, or nodes would be shared by training and generation.
+    Raises UnsupportedError where a split is not published, or nodes would be shared by training and generation.
     """
     generating = ranks
     if layout.placement != "colocated":
@@ -116,10 +113,7 @@ def update_facts(strategy: Strategy, pack_tokens: int | None, *, ranks: int) -> 
 def generation_facts(layout: GenerationLayout, *, ranks: int, ranks_per_node: int) -> dict[str, Any]:
     """Facts of generation on so many ranks for rules of its launch.
 
-    Raises
-    ------
-    UnsupportedError
-        as of `on_nodes`.
+    Raises UnsupportedError as of `on_nodes`.
     """
     return {
         "generation_ranks": ranks,
@@ -138,10 +132,7 @@ def nodes_of(ranks: int, ranks_per_node: int) -> int:
 def on_nodes(ranks: int, ranks_per_node: int) -> tuple[int, int]:
     """Nodes, and ranks of each: whole nodes, or some of the ranks of one.
 
-    Raises
-    ------
-    UnsupportedError
-        where it would be some whole nodes and a part of another.
+    Raises UnsupportedError where it would be some whole nodes and a part of another.
     """
     if ranks % ranks_per_node == 0:
         return ranks // ranks_per_node, ranks_per_node

@@ -95,10 +95,7 @@ def no_value(axis: str, value: object) -> Message:
 def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
     """The value, as the strategy has it; what is offloaded as one word.
 
-    Raises
-    ------
-    ValueError
-        where the axis has no such value.
+    Raises ValueError where the axis has no such value.
     """
     if isinstance(value, bool) != (axis == "rl.partial_rollout"):
         raise FieldFault(
@@ -342,10 +339,7 @@ class SearchSpec(Document):
         vendor : None where it isn't known.
         framework : another one than the target, for a plan that is exported to it: its default release.
 
-        Raises
-        ------
-        SpecError
-            when the release does not run on these chips.
+        Raises SpecError when the release does not run on these chips.
         """
         target = framework or self.target
         if all(release.framework != target for release in releases()):

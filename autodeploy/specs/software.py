@@ -110,10 +110,7 @@ class SoftwareSpec(Document):
     def document(self) -> Stack:
         """The stack itself.
 
-        Raises
-        ------
-        SpecError
-            with every fault, under /software/stack.
+        Raises SpecError with every fault, under /software/stack.
         """
         try:
             return stack_named(self.stack) if isinstance(self.stack, str) else stack_of_document(self.stack)

@@ -228,10 +228,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
     document : mapping as read from YAML, JSON or a request body.
     read_hf_model : turns an {hf_config: ...} mapping into a model; `importers.spec_file` brings it.
 
-    Raises
-    ------
-    SpecError
-        with every bad field at once: JSON pointer, message and hint.
+    Raises SpecError with every bad field at once: JSON pointer, message and hint.
     """
     if not isinstance(document, Mapping):
         raise SpecError(Message("specs.mapping_with", keys="model, cluster, training"), path="")
@@ -360,10 +357,7 @@ def read_spec(document: dict[str, Any], version: str) -> Spec:
 def written_by(version: str) -> Iterator[None]:
     """The block reads what that version stored.
 
-    Raises
-    ------
-    ConflictError
-        when it holds what this one does not know.
+    Raises ConflictError when it holds what this one does not know.
     """
     try:
         yield

@@ -283,10 +283,8 @@ FOREIGN: dict[str, str] = {
 def read_document(path: Path) -> Any:
     """The content of a YAML or JSON (by suffix) file.
 
-    Raises
-    ------
-    SpecError
-        when the file is missing, too large, too deep, or not well formed; the message names line and column.
+    Raises SpecError when the file is missing, too large, too deep, or not well formed; the message names line and
+    column.
     """
     text = read_text(path)
     with in_file(path):
@@ -389,10 +387,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def refuse_framework(document: Mapping[Any, Any]) -> None:
     """Refuses configurations of frameworks that are not read.
 
-    Raises
-    ------
-    UnsupportedError
-        with the framework, and the JSON pointer of a key that tells it.
+    Raises UnsupportedError with the framework, and the JSON pointer of a key that tells it.
     """
     groups = [(name, keys.split()) for name, groups in FOREIGN.items() for keys in groups.split("|")]
     groups += [(MODEL_ZOO, [key]) for key in document if isinstance(key, str) and key.startswith("--")]

@@ -74,10 +74,7 @@ def checkpoint_format(
     asked : the format's name; None: the default, or the one that is written beside training.
     asynchronous : whether it is to be written beside training. sharded : whether replicas share the parameters.
 
-    Raises
-    ------
-    SpecError
-        where the release has no such format, or does not write it beside training.
+    Raises SpecError where the release has no such format, or does not write it beside training.
     """
     of_release = checkpoint_formats(release)
     if not of_release:
@@ -111,10 +108,7 @@ def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: boo
     ----------
     is_format_asked : whether the format itself was asked for, or only checkpoints beside training.
 
-    Raises
-    ------
-    SpecError
-        with the field.
+    Raises SpecError with the field.
 
     References
     ----------

@@ -69,12 +69,8 @@ def conjuncts(text: str) -> tuple[str, ...]:
 def evaluate(text: str, values: Values) -> Any:
     """Value of an expression, elementwise over arrays.
 
-    Raises
-    ------
-    KeyError
-        if it names something that `values` does not hold.
-    ValueError
-        if it uses anything but + - * // %, min, max, comparisons, and, or, not.
+    Raises KeyError if it names something that `values` does not hold; ValueError if it uses anything but + - * // %,
+    min, max, comparisons, and, or, not.
     """
     return _meaning_of(text)(values)
 

@@ -202,10 +202,7 @@ def launch_values(features: Iterable[str], mechanism: str) -> Mapping[str, float
 def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
     """Features of a YAML file of this format, or one feature, known as the shipped ones are while the context lasts.
 
-    Raises
-    ------
-    ValueError
-        where a name is taken, or a record says what no record can.
+    Raises ValueError where a name is taken, or a record says what no record can.
     """
     new = (source,) if isinstance(source, Feature) else _read(Path(source).read_text(encoding="utf-8"))
     if taken := [each.name for each in new if each.name in FEATURES or each.name in GROUPS]:

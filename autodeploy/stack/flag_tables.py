@@ -89,10 +89,7 @@ def _is_number(text: str, kind: str) -> bool:
 def flag_table(release: str) -> Mapping[str, RegisteredFlag]:
     """Flags or keys of the release of that name, by name.
 
-    Raises
-    ------
-    FileNotFoundError
-        when no table was made for it.
+    Raises FileNotFoundError when no table was made for it.
     """
     text = (files("autodeploy.stack") / "flags" / f"{release}.csv").read_text(encoding="utf-8")
     return {

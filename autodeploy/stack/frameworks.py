@@ -148,10 +148,7 @@ def title_of(name: str) -> str:
 def registered(framework: Framework) -> Iterator[Framework]:
     """Knows another framework as long as the context lasts.
 
-    Raises
-    ------
-    ValueError
-        where its name is taken.
+    Raises ValueError where its name is taken.
     """
     if framework.name in FRAMEWORKS:
         raise ValueError(f"framework {framework.name} is known already")

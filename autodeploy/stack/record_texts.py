@@ -22,10 +22,7 @@ FORMS = frozenset(
 def record_text(key: str, text: RecordText) -> Message:
     """A sentence in English, whose key is the record's; or a form with its terms in order, as `{needs: [ONE, OTHER]}`.
 
-    Raises
-    ------
-    ValueError
-        where there is no such form, or it has other terms.
+    Raises ValueError where there is no such form, or it has other terms.
     """
     if isinstance(text, str):
         return Message.of_record(key, text)

@@ -166,10 +166,7 @@ def registered(release: Release) -> Iterator[Release]:
 def release_named(name: str) -> Release:
     """The release of that name.
 
-    Raises
-    ------
-    SpecError
-        when there is none; the hint names close ones.
+    Raises SpecError when there is none; the hint names close ones.
     """
     by_name = {release.name: release for release in releases()}
     if name in by_name:
@@ -190,10 +187,7 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
     vendor : None where it isn't known: the first default is meant.
     name : of the release; None: the framework's default there.
 
-    Raises
-    ------
-    SpecError
-        when there is no such release, or it is of another framework or for other chips.
+    Raises SpecError when there is no such release, or it is of another framework or for other chips.
     """
     if name is not None:
         named = release_named(name)

@@ -58,10 +58,7 @@ def frameworks_with(name: str, vendor: str | None = None) -> tuple[str, ...]:
 def launched(name: str, *variants: Variant) -> Iterator[None]:
     """Knows how a registered schedule is launched, as long as the context lasts.
 
-    Raises
-    ------
-    ValueError
-        where that is known already.
+    Raises ValueError where that is known already.
     """
     if variants_of(name):
         raise ValueError(f"how schedule {name} is launched is known already")

@@ -278,10 +278,7 @@ def _shipped_documents() -> Mapping[str, Any]:
 def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] | None = None) -> Stack:
     """The stack that a document describes; what it inherits is one of the package's.
 
-    Raises
-    ------
-    SpecError
-        with every key that no stack has, fact without kind or source, and parent that is not there.
+    Raises SpecError with every key that no stack has, fact without kind or source, and parent that is not there.
     """
     documents = _shipped_documents() if documents is None else documents
     errors: list[FieldError] = []
@@ -391,10 +388,7 @@ def is_valid(section: str, name: str, value: Any) -> bool:
 def stack_named(name: str) -> Stack:
     """The shipped stack of that name, or the one that says nothing.
 
-    Raises
-    ------
-    SpecError
-        when there is none; the hint names them.
+    Raises SpecError when there is none; the hint names them.
     """
     stacks = shipped_stacks()
     if name == NOTHING.name:

@@ -20,10 +20,7 @@ ASSUMPTIONS = "assumptions"  # a folder beside the cases: what the articles leav
 def read_cases(folder: Path = CASES) -> tuple[Case, ...]:
     """Every case of a folder, in the order of file names.
 
-    Raises
-    ------
-    SpecError
-        if there is none, or a file is not a case, with the file's name and the field's path.
+    Raises SpecError if there is none, or a file is not a case, with the file's name and the field's path.
     """
     files = sorted(folder.glob("*.yaml"))
     if not files:

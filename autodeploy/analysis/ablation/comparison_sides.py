@@ -42,10 +42,7 @@ class Run:
     def predicted(self) -> Predicted:
         """Inputs of the plan.
 
-        Raises
-        ------
-        SpecError
-            for reinforcement learning, whose plans are made from several predictions.
+        Raises SpecError for reinforcement learning, whose plans are made from several predictions.
         """
         if self.made_from is None:
             raise SpecError(
@@ -101,10 +98,7 @@ class Runs:
     def of(self, case: Case, side: Side, change: Change | None = None) -> Run:
         """The run of one side of an effect, with one input changed.
 
-        Raises
-        ------
-        SpecError
-            if the case's spec or strategy is not valid, or its search finds no plan.
+        Raises SpecError if the case's spec or strategy is not valid, or its search finds no plan.
         """
         case = case if change is None else change.of(case)
         document = laid_over(case.spec, side.spec)

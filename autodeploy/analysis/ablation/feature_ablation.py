@@ -220,10 +220,7 @@ def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[],
 
     Post-training: mechanisms of `rl_switches` come first, those of its update after them.
 
-    Raises
-    ------
-    SpecError
-        if `order` names a feature that the strategy does not use, or the spec has no plan that fits.
+    Raises SpecError if `order` names a feature that the strategy does not use, or the spec has no plan that fits.
     """
     strategy, on = _strategy_of(spec, should_cancel)
     active = (*active_mechanisms(strategy), *active_features(strategy, on))

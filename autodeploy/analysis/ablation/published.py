@@ -291,10 +291,7 @@ def ablate_published(
     ends : also predict each figure at both ends of each assumed input.
     tell : called with each case's title before it is run.
 
-    Raises
-    ------
-    SpecError
-        if a case is not valid, or names a metric that there is none of.
+    Raises SpecError if a case is not valid, or names a metric that there is none of.
     """
     runs, rows = Runs(), []
     for case in read_cases(folder):

@@ -44,10 +44,7 @@ def unread_baseline(
 ) -> Baseline:
     """The flags of a script that nothing can be predicted of.
 
-    Raises
-    ------
-    SpecError
-        the refusal, where the text is no script.
+    Raises SpecError: the refusal, where the text is no script.
     """
     try:
         script, _ = read_megatron_launch(text, variables, base_dir=folder)

@@ -61,10 +61,7 @@ def launch_of(
 ) -> Launch:
     """The launch that a file describes.
 
-    Raises
-    ------
-    SpecError
-        with every bad or missing field; a script that names no chip asks for --cluster.
+    Raises SpecError with every bad or missing field; a script that names no chip asks for --cluster.
     """
     spec = imported.spec(cluster, device, num_npus)
     if spec.strategy is None:

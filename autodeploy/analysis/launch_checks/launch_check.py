@@ -257,10 +257,8 @@ def check(
     planner : `autodeploy.search.planner`, or what stands for it.
     baseline : what was good before; the launch may be slower than it by `limits.max_slowdown` (5 % if absent).
 
-    Raises
-    ------
-    SpecError
-        if the strategy can't be modelled, or its degrees contradict the cluster in a way that no rule names.
+    Raises SpecError if the strategy can't be modelled, or its degrees contradict the cluster in a way that no rule
+    names.
     """
     refuse_unknown_rules(limits.allow_rules)
     before = baseline if isinstance(baseline, Baseline | None) else Baseline(plan=baseline)

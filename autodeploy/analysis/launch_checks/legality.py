@@ -56,10 +56,7 @@ def known_rules() -> tuple[str, ...]:
 def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rules") -> None:
     """Raises where a rule is allowed that does not exist.
 
-    Raises
-    ------
-    SpecError
-        with the closest names.
+    Raises SpecError with the closest names.
     """
     names = known_rules()
     for name in allowed:
@@ -180,10 +177,7 @@ def check_unread(
     own_profiles : whether the cluster may be a file; not for a request from the network.
     folder : where files are looked for that the script names.
 
-    Raises
-    ------
-    SpecError
-        the refusal, where the text is no script, names no chips, or breaks no rule that it may not break.
+    Raises SpecError: the refusal, where the text is no script, names no chips, or breaks no rule that it may not break.
     """
     refuse_unknown_rules(limits.allow_rules)
     if refusal.errors[0].path in {RELEASE, FOREIGN}:

@@ -95,10 +95,7 @@ def is_probe_text(start: str) -> bool:
 def read_probe_file(path: Path) -> ProbeFile:
     """The file, checked.
 
-    Raises
-    ------
-    SpecError
-        with every field that is not as it should be.
+    Raises SpecError with every field that is not as it should be.
     """
     document = load_json(read_text(path, MAX_FILE_BYTES))
     try:

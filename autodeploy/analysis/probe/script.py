@@ -273,10 +273,7 @@ def request_of(spec: Spec, plans: Sequence[Plan], *, nodes: int = 1, ranks: int 
     plans : best first; the first three count. nodes, ranks : of the launch that will measure; without `ranks`, all of
         the nodes'.
 
-    Raises
-    ------
-    SpecError
-        where there is no plan to take shapes from.
+    Raises SpecError where there is no plan to take shapes from.
     """
     if not plans:
         raise SpecError(Message("common.no_plan_fits"))

@@ -96,12 +96,8 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: Planner) -> Reh
     ----------
     nodes : "1node", "2nodes" and so on.
 
-    Raises
-    ------
-    SpecError
-        where there is no such number of nodes, or the plan has no more cards than that.
-    UnsupportedError
-        where no shape on these cards can be launched, or none fits; with the rule or the memory that says so.
+    Raises SpecError where there is no such number of nodes, or the plan has no more cards than that; UnsupportedError
+    where no shape on these cards can be launched, or none fits; with the rule or the memory that says so.
     """
     count = nodes_of(nodes)
     spec = spec_of(plan_set.search)
@@ -143,10 +139,7 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: Planner) -> Reh
 def nodes_of(launch: str) -> int:
     """8 of "8nodes".
 
-    Raises
-    ------
-    SpecError
-        where it is no number of nodes.
+    Raises SpecError where it is no number of nodes.
     """
     if re.fullmatch(LAUNCH, launch) is None:
         raise SpecError(

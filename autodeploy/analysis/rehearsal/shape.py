@@ -162,10 +162,7 @@ def rehearsal_of(
     spec : the plan's. num_npus, ranks : of the rehearsal; ranks are devices, of which a card may have two. launchable :
         memory choices that its target has without the plan's schedule, where that is lost; None: all.
 
-    Raises
-    ------
-    SpecError
-        where a model with these layers or experts contradicts itself.
+    Raises SpecError where a model with these layers or experts contradicts itself.
     """
     strategy = plan.strategy
     kept = kept_layers(plan, degrees.pp, degrees.dropped)

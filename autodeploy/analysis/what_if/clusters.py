@@ -55,10 +55,7 @@ def points_on(
     ----------
     spec : on that cluster, as `on_offer` gives it.
 
-    Raises
-    ------
-    SpecError
-        as `recommend`.
+    Raises SpecError as `recommend`.
     """
     recommended, plans = recommend_with_plans(
         spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus, beside=CARD_MULTIPLES

@@ -358,10 +358,7 @@ def improve(launch: Launch, *, planner: Planner) -> ImproveReport:
     batch both as it is written and so; what choosing them anew brings alone is told apart. Only what the target can
     launch and what fits counts. Where the launch itself does not fit, changes that make it fit count at any cost.
 
-    Raises
-    ------
-    SpecError
-        if the strategy's degrees contradict the cluster, or it can't be modelled.
+    Raises SpecError if the strategy's degrees contradict the cluster, or it can't be modelled.
     """
     spec = launch.spec
     if spec.strategy is None:

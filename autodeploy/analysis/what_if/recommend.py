@@ -47,10 +47,7 @@ def recommend(
     days : the deadline. npu_hours : the budget in card-hours; with a deadline too, the answer keeps both.
     tokens : default: the spec's. max_npus : default: 16 times the spec's cards.
 
-    Raises
-    ------
-    SpecError
-        if there is no number of tokens, neither deadline nor budget, or the spec can't be planned.
+    Raises SpecError if there is no number of tokens, neither deadline nor budget, or the spec can't be planned.
     """
     asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens, "max_npus": max_npus}
     return recommend_with_plans(spec, planner=planner, **asked)[0]  # type: ignore[arg-type]
@@ -59,10 +56,7 @@ def recommend(
 def budget_in_hours(spec: Spec, cost: float | None) -> float | None:
     """Card-hours that so much money of the spec's currency pays for; None for no budget.
 
-    Raises
-    ------
-    SpecError
-        where the spec has no price of a card-hour.
+    Raises SpecError where the spec has no price of a card-hour.
     """
     if cost is None:
         return None

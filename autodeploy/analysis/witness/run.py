@@ -27,10 +27,7 @@ def refuse_missing(python: str, trees: Mapping[str, Path], *, adapters: bool = F
 
     adapters : the launch trains adapters, which are peft's modules.
 
-    Raises
-    ------
-    SpecError
-        with the option and what to do about it.
+    Raises SpecError with the option and what to do about it.
     """
     for name, tree in trees.items():
         if not (tree / ENTRIES[name]).exists():

@@ -36,10 +36,7 @@ STAND_INS = {False: "transformer_engine", True: "torch_npu"}
 def toy_prediction(launch: Launch, release: str, *, real_widths: bool = False) -> tuple[ToyLaunch, Prediction]:
     """A launch at toy widths, or at its own, and what is predicted of it.
 
-    Raises
-    ------
-    SpecError
-        where it has no script, or doesn't say how many ranks it starts.
+    Raises SpecError where it has no script, or doesn't say how many ranks it starts.
     """
     if launch.script is None or launch.ranks is None:
         raise SpecError(
@@ -62,10 +59,7 @@ def marked_script(toy: ToyLaunch, launch: Launch, release: str) -> str:
 def release_of_launch(launch: Launch) -> Release:
     """The release that a launch is for.
 
-    Raises
-    ------
-    SpecError
-        where none of its framework's is known.
+    Raises SpecError where none of its framework's is known.
     """
     search, vendor = launch.spec.search, load_profile(launch.spec.cluster.profile).vendor
     return release_of(search.target, vendor, search.target_release)
@@ -82,10 +76,7 @@ def verify(
 ) -> WitnessReport:
     """Runs the first rank of these stages (None: the first, a middle and the last) and compares.
 
-    Raises
-    ------
-    SpecError
-        where torch or a tree is missing, or a stage isn't there.
+    Raises SpecError where torch or a tree is missing, or a stage isn't there.
     """
     of = release_of_launch(launch)
     release, components = of.name, of.components

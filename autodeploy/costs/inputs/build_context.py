@@ -54,10 +54,7 @@ def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: 
     ----------
     overlay : file of an overlay that takes the place of the spec's own.
 
-    Raises
-    ------
-    ProfileError
-        if there is none of this name, or a number is not valid, with the path into the spec.
+    Raises ProfileError if there is none of this name, or a number is not valid, with the path into the spec.
     """
     own = None if isinstance(cluster.overlay, str) else cluster.overlay
     leaf = None if cluster.leaf is None else (cluster.leaf.nodes, cluster.leaf.oversubscription)
@@ -180,10 +177,7 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
 
     Experts padded to a capacity all do the same work, whatever the router sends them.
 
-    Raises
-    ------
-    SpecError
-        if the file can't be read or is of a model with other experts.
+    Raises SpecError if the file can't be read or is of a model with other experts.
     """
     experts, router = model.n_routed_experts or 1, router_of(model, training)
     even = model.capacity_factor is not None
@@ -284,10 +278,7 @@ def spec_context(
     release : band of the software; None is that of the spec's own.
     efficiency : values that replace the profile's. host : what the stack asks of it; None is what the spec's own does.
 
-    Raises
-    ------
-    SpecError
-        if the device has no peak for the precision, or the cluster's geometry is not possible.
+    Raises SpecError if the device has no peak for the precision, or the cluster's geometry is not possible.
     """
     model, cluster, training = spec.model, spec.cluster, spec.training
     run = run_of(model, training.precision, spec.strategy, features)

@@ -129,10 +129,7 @@ def generation_part(
 ) -> GenerationPart:
     """One case of `generation_parts`.
 
-    Raises
-    ------
-    InfeasibleRlError
-        if the cards are no whole number of replicas, or no response fits beside the weights.
+    Raises InfeasibleRlError if the cards are no whole number of replicas, or no response fits beside the weights.
     """
     part = generation_parts(model, profile, cluster, rl, layout, [case], overheads=overheads)[0]
     if isinstance(part, InfeasibleRlError):
@@ -174,10 +171,7 @@ def generations(
     or with experts that are cut like all else, each data-parallel rank is a replica on its own; else the ranks over
     which experts lie step together.
 
-    Raises
-    ------
-    UnsupportedError
-        if the device has no products in the precision.
+    Raises UnsupportedError if the device has no products in the precision.
     """
     adds = overheads or overheads_of(OTHER)
     device = device_of(profile, cluster)

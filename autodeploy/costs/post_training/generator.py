@@ -72,10 +72,7 @@ def generator_of(
     numbers : of generation; absent: those of the profile as shipped.
     taken_bytes : of each device, by what training leaves on it.
 
-    Raises
-    ------
-    UnsupportedError
-        if the device has no peak for the precision.
+    Raises UnsupportedError if the device has no peak for the precision.
     """
     numbers = numbers or generation_numbers(profile)
     peak = PEAKS[layout.precision]

@@ -48,10 +48,7 @@ def kept_update(
 ) -> UpdatePart:
     """`update_part`, predicted once for equal documents.
 
-    Raises
-    ------
-    SpecError
-        as of `update_part`.
+    Raises SpecError as of `update_part`.
     """
     documents = tuple(each.model_dump_json() for each in (model, cluster, rl, strategy))
     registered = (*FEATURES.values(), *schedules())
@@ -98,12 +95,8 @@ def rl_step(
 
     overheads : of the framework; None: what is usual. beyond_memory : as of `combined`.
 
-    Raises
-    ------
-    InfeasibleRlError
-        if a phase does not fit into memory, or no card is left for one of both.
-    SpecError
-        if the strategy contradicts the cards.
+    Raises InfeasibleRlError if a phase does not fit into memory, or no card is left for one of both; SpecError if the
+    strategy contradicts the cards.
     """
     cards = healthy_npus(profile, cluster)
 

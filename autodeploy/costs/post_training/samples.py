@@ -92,10 +92,7 @@ def samples_of(rl: RlTraining, strategy: Strategy, dp: int, pack_tokens: int | N
 
     pack_tokens : that a sequence is packed to; None: each sample is a sequence.
 
-    Raises
-    ------
-    InfeasibleRlError
-        if the longest sample does not fit into a pack.
+    Raises InfeasibleRlError if the longest sample does not fit into a pack.
     """
     prompt = rl.prompt_length.mean_tokens
     update = rl.samples // rl.updates_per_step

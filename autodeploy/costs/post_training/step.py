@@ -112,10 +112,7 @@ def combined(
     overheads : of the framework; None: what is usual. Its time of the host is the phase `preparation` of training.
     beyond_memory : also a step that needs more memory than a die has.
 
-    Raises
-    ------
-    InfeasibleRlError
-        if training or the moment of the hand-over needs more memory than a die has.
+    Raises InfeasibleRlError if training or the moment of the hand-over needs more memory than a die has.
     """
     if layout.placement == "colocated" and update.npus != generation.case.npus:
         raise ValueError("colocated, training and generation have the same cards")

@@ -122,10 +122,7 @@ def update_part(
     strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
     features, trained : as of `update_context`.
 
-    Raises
-    ------
-    SpecError
-        if the strategy contradicts the cards, or a pack is shorter than a sample.
+    Raises SpecError if the strategy contradicts the cards, or a pack is shorter than a sample.
 
     Notes
     -----
@@ -204,10 +201,7 @@ class _Trainers:
     def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:
         """A strategy that the cards can run.
 
-        Raises
-        ------
-        SpecError
-            as of `update_part`.
+        Raises SpecError as of `update_part`.
         """
         dp = max(1, self.npus * self.profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp))
         samples = samples_of(self.rl, strategy, dp, pack_tokens)

@@ -50,10 +50,7 @@ def refuse_beside(applied: Mapping[ChoiceKey, Ints], stage_layers: Ints) -> None
     ----------
     applied : layers of each stage that use a choice [pp]. stage_layers : of each stage [pp].
 
-    Raises
-    ------
-    SpecError
-        with the other choice.
+    Raises SpecError with the other choice.
     """
     counted = sum((counts for key, counts in applied.items() if key.name == BY_OPERATOR), np.zeros_like(stage_layers))
     for key, counts in applied.items():
@@ -67,10 +64,7 @@ def refuse_beside(applied: Mapping[ChoiceKey, Ints], stage_layers: Ints) -> None
 def refuse_unknown(layout: Layout, classes: StepClasses) -> None:
     """Refuses recomputation by operator of layers that don't know it.
 
-    Raises
-    ------
-    UnsupportedError
-        if none of the model's layers does.
+    Raises UnsupportedError if none of the model's layers does.
     """
     if BY_OPERATOR in layout.chosen and not any(BY_OPERATOR in each.cost.choices for each in classes.layers):
         raise UnsupportedError(
@@ -157,10 +151,7 @@ def candidate_of(
 def refuse_fractions(candidate: Candidates, context: Context) -> None:
     """Refuses a strategy of which some group, or some rank's share of the experts, would be a fraction.
 
-    Raises
-    ------
-    SpecError
-        with the degree that leaves a fraction, and what would not.
+    Raises SpecError with the degree that leaves a fraction, and what would not.
     """
     tp, cp, pp, ep, etp, dp = (int(getattr(candidate, axis)[0]) for axis in ("tp", "cp", "pp", "ep", "etp", "dp"))
     world, experts, ranks = context.world, context.model.n_routed_experts, 1
@@ -325,10 +316,7 @@ class Estimated:
 def estimated(strategy: Strategy, context: Context, *, forward_only: bool = False) -> Estimated:
     """The estimate of a strategy; of its forward passes alone where nothing is trained.
 
-    Raises
-    ------
-    SpecError
-        if its degrees contradict the cluster, or its schedule is not modelled.
+    Raises SpecError if its degrees contradict the cluster, or its schedule is not modelled.
     """
     candidate = candidate_for(context, strategy)
     context = resolved(context, candidate)
@@ -365,10 +353,8 @@ def layout_among(strategy: Strategy, classes: StepClasses) -> Layout:
 def candidate_for(context: Context, strategy: Strategy) -> Candidates:
     """The strategy as a batch of one.
 
-    Raises
-    ------
-    SpecError
-        if its degrees contradict the cluster or leave a fraction of a group, or its schedule is not modelled.
+    Raises SpecError if its degrees contradict the cluster or leave a fraction of a group, or its schedule is not
+    modelled.
     """
     candidate = judged_candidate(context, strategy)
     refuse_fractions(candidate, context)
@@ -441,10 +427,7 @@ class PhaseCost:
 def phase_costs(phases: Sequence[StepPhase], strategy: Strategy, context: Context) -> list[PhaseCost]:
     """The cost of each phase; `context` says what a sequence is.
 
-    Raises
-    ------
-    SpecError
-        as of `estimated`.
+    Raises SpecError as of `estimated`.
     """
     (costs,) = phase_costs_together([Phases(phases, strategy, context)])
     if isinstance(costs, SpecError):
@@ -472,10 +455,7 @@ class Phases:
     def candidates(self) -> list[Candidates]:
         """The strategy in each phase.
 
-        Raises
-        ------
-        SpecError
-            as of `candidate_for`.
+        Raises SpecError as of `candidate_for`.
         """
         return [candidate_for(self.context_at(number), self.strategy) for number in range(len(self.phases))]
 

@@ -187,10 +187,7 @@ def sweep_tree(
 
     costs : of the tree's cuts, where they are known.
 
-    Raises
-    ------
-    SearchCancelled
-        when should_cancel, which is polled between blocks, says so.
+    Raises SearchCancelled when should_cancel, which is polled between blocks, says so.
     """
     columns: dict[str, Any] = {FITS: np.empty(len(tree), dtype=np.bool_)}
     columns |= _empty((*TOTALS[:-1], *(PARTS_OF_MODES if parts else ())), len(tree))

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 def format_of(spec: Spec, vendor: str | None, *, sharded: bool = False) -> CheckpointFormat | None:
     """The format that a launch of the spec's target saves; None where nothing is known of it.
 
-    Raises
-    ------
-    SpecError
-        where the release doesn't save what `run` asks for.
+    Raises SpecError where the release doesn't save what `run` asks for.
     """
     release, run = spec.search.release(vendor), spec.run or RunSpec()
     if release is None:
@@ -46,10 +43,7 @@ def format_of(spec: Spec, vendor: str | None, *, sharded: bool = False) -> Check
 def refuse_unsaved(spec: Spec, vendor: str | None) -> None:
     """Raises where the launch target doesn't save the checkpoints that the spec's run asks for.
 
-    Raises
-    ------
-    SpecError
-        with the field and what the release saves.
+    Raises SpecError with the field and what the release saves.
     """
     if spec.run is None:
         return

@@ -53,10 +53,7 @@ def launch_text(path: Path, release: str | None = None, vendor: str | None = Non
     ----------
     vendor : of the chips, where it is known.
 
-    Raises
-    ------
-    SpecError
-        when there is no such release, or the file can't be read.
+    Raises SpecError when there is no such release, or the file can't be read.
     """
     text = read_text(path)
     if release is not None:

@@ -149,10 +149,7 @@ def framework_of_flags(given: Collection[str]) -> str:
 def refuse_unlaunched(spec: Spec, release: Release) -> None:
     """Refuses a model or a training that the release has no launch of, as searches for it do.
 
-    Raises
-    ------
-    UnsupportedError
-        which names the field.
+    Raises UnsupportedError: which names the field.
     """
     field = unlaunched(spec.model, spec.training, release)
     if field:
@@ -174,10 +171,7 @@ def profile_of(spec: Spec) -> Profile | None:
 def release_of_spec(spec: Spec, target: str) -> Release:
     """The release that the spec names or, where it names none, the framework's default on its chips.
 
-    Raises
-    ------
-    UnsupportedError
-        when nothing launches with that name.
+    Raises UnsupportedError when nothing launches with that name.
     """
     profile = profile_of(spec)
     release = spec.search.release(profile.vendor if profile is not None else None, target)

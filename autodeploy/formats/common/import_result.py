@@ -108,10 +108,7 @@ class ImportResult:
     def for_release(self, name: str | None, doubt: str = "") -> ImportResult:
         """The same for a release by name, and with what there is to say of the checkout that its launch lies in.
 
-        Raises
-        ------
-        SpecError
-            where the release is of a framework that does not read such files.
+        Raises SpecError where the release is of a framework that does not read such files.
         """
         if doubt and self.kind in {"launch-script", "verl-script"}:
             doubted = (*self.diagnostics.doubted, Note("", "", "", doubt))
@@ -132,10 +129,8 @@ class ImportResult:
     ) -> dict[str, Any]:
         """The document with a cluster: the one named here, else the file's own.
 
-        Raises
-        ------
-        SpecError
-            when the file names no chip and `cluster` none either, or no number of cards follows from anything.
+        Raises SpecError when the file names no chip and `cluster` none either, or no number of cards follows from
+        anything.
         """
         document = dict(self.document)
         own = document.get("cluster")
@@ -215,10 +210,7 @@ class ImportResult:
     def spec(self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None) -> Spec:
         """The validated spec; as `spec_document`.
 
-        Raises
-        ------
-        SpecError
-            with every bad or missing field: JSON pointer, message and hint.
+        Raises SpecError with every bad or missing field: JSON pointer, message and hint.
         """
         from autodeploy.specs.reading import read_spec_document
 

@@ -146,10 +146,7 @@ _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backend
 def refuse_other_training(script: LaunchScript) -> None:
     """Refuses a launch that neither pre-trains nor fine-tunes, under supervision or by preferences.
 
-    Raises
-    ------
-    UnsupportedError
-        with the place and the name of what it does.
+    Raises UnsupportedError with the place and the name of what it does.
     """
     stage = script.flags.get("--stage")
     word = "" if stage is None else stage.text.strip().lower()
@@ -169,10 +166,7 @@ def refuse_other_training(script: LaunchScript) -> None:
 def refuse_program(words: Iterable[str]) -> None:
     """Refuses entry points that do something else than pre-training.
 
-    Raises
-    ------
-    UnsupportedError
-        with the name of what the program does.
+    Raises UnsupportedError with the name of what the program does.
     """
     for word in words:
         program = word.rpartition("/")[2]
@@ -184,10 +178,7 @@ def refuse_program(words: Iterable[str]) -> None:
 def refuse_python(text: str) -> None:
     """Refuses a configuration that is a Python program, by the framework that it imports.
 
-    Raises
-    ------
-    SpecError
-        always.
+    Raises SpecError: always.
     """
     found = next((name for name in PYTHON if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)), "")
     raise SpecError(
@@ -199,10 +190,7 @@ def refuse_python(text: str) -> None:
 def refuse_launcher(commands: Iterable[Sequence[Value]]) -> None:
     """Refuses commands that start another trainer than those whose flags are read.
 
-    Raises
-    ------
-    UnsupportedError
-        with the name of the trainer.
+    Raises UnsupportedError with the name of the trainer.
     """
     for words in commands:
         for word in words[:2]:
@@ -214,10 +202,7 @@ def refuse_launcher(commands: Iterable[Sequence[Value]]) -> None:
 def refuse_other_configuration(document: Mapping[str, Any]) -> None:
     """Refuses configurations of other trainings, other FSDP2 and reinforcement learning, and of other frameworks.
 
-    Raises
-    ------
-    UnsupportedError
-        with the JSON pointer of the key that says so.
+    Raises UnsupportedError with the JSON pointer of the key that says so.
     """
     parallel, training = document.get("parallel"), document.get("training")
     if isinstance(parallel, Mapping) and (keys := sorted(_FSDP2_KEYS & parallel.keys())):
@@ -335,10 +320,8 @@ def read_launch_script(
     variables : values of variables, as the environment of the script would set them.
     folder : where files are looked for that it names.
 
-    Raises
-    ------
-    SpecError
-        with line and column where the script is not well formed; where it starts no training that is understood.
+    Raises SpecError with line and column where the script is not well formed; where it starts no training that is
+    understood.
     """
     followed = follow(text, variables, folder)
     words, place = _training_words(followed)

@@ -65,10 +65,7 @@ class FlagReader:
     def number(self, flag: str, field: str) -> int | None:
         """The whole number after the flag; None where the flag isn't given.
 
-        Raises
-        ------
-        SpecError
-            with line and column where it is no whole number or its value isn't known.
+        Raises SpecError with line and column where it is no whole number or its value isn't known.
         """
         text = self.text(flag, field)
         if text is None:
@@ -225,10 +222,7 @@ class KeyReader:
     def number(self, field: str, *paths: str, least: int = 0) -> int | None:
         """A whole number from `least` on; None where the file has none.
 
-        Raises
-        ------
-        SpecError
-            with the JSON pointer of a value that is none.
+        Raises SpecError with the JSON pointer of a value that is none.
         """
         number = self.take(field, *paths)
         if number is None:

@@ -63,12 +63,8 @@ _STAGES: Final = frozenset({"pretrain", "tune"})
 def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, base_dir: Path | None) -> dict[str, Any]:
     """The `model` of a spec; a doubt where only the series is named.
 
-    Raises
-    ------
-    UnsupportedError
-        for a class of the backend that is not modelled.
-    SpecError
-        where nothing names a model that is known.
+    Raises UnsupportedError for a class of the backend that is not modelled; SpecError where nothing names a model that
+    is known.
     """
     kind = reader.take("/model", "model.model_id")
     if kind in UNMODELLED_MODEL_KEYS:
@@ -250,10 +246,7 @@ def import_fsdp2(
     base_dir : folder that a relative path of the weights is in; its `config.json` has the shape.
     ranks : processes of the launcher, where a script has one; absent, `fsdp_size`.
 
-    Raises
-    ------
-    SpecError
-        with the JSON pointer of every key that can't be read.
+    Raises SpecError with the JSON pointer of every key that can't be read.
     """
     reader = KeyReader(document)
     for path in ("data.dataset", "data.eval_dataset"):
@@ -364,10 +357,7 @@ def import_fsdp2_script(
 ) -> ImportResult:
     """The spec that a script of the backend trains; its YAML is looked for beside it. As `import_fsdp2`.
 
-    Raises
-    ------
-    SpecError
-        where the file that the script names is not there, or a value can't be read.
+    Raises SpecError where the file that the script names is not there, or a value can't be read.
     """
     followed = follow(text, variables, base_dir)
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)

@@ -81,10 +81,7 @@ def bad_value(line: int, what: str, fault: str, value: str) -> SpecError:
 def lines_of(text: str) -> list[str]:
     """The lines of a text.
 
-    Raises
-    ------
-    SpecError
-        when there are too many, or one is too long or binary.
+    Raises SpecError when there are too many, or one is too long or binary.
     """
     if len(text) > MAX_TEXT_BYTES:
         raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT_BYTES:,}"))
@@ -216,10 +213,7 @@ def is_collective_table(text: str, titles: frozenset[str]) -> bool:
 def read_gemm_table(text: str) -> MeasuredRun:
     """Measured matrix multiplications.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     points = []
     for row in table_rows(_bounded(text)):
@@ -243,10 +237,7 @@ def read_gemm_table(text: str) -> MeasuredRun:
 def read_collective_table(text: str, *, op: str | None = None, ranks: int | None = None) -> MeasuredRun:
     """Measured collectives; what the text does not say of operation and ranks, the caller does.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     lines = _bounded(text)
     printed = _HCCL_TITLE in text or any(_NCCL_ROW.match(line) for line in lines)

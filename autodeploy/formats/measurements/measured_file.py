@@ -63,10 +63,7 @@ def has_out_of_memory(text: str) -> bool:
 def read_out_of_memory(text: str) -> OutOfMemory:
     """The line that says the most was needed; of equal ones the first.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     reports = list(_reports(text))
     if not reports:
@@ -120,10 +117,7 @@ ORDINALS = ("step", "iteration")
 def read_step_times(text: str) -> tuple[MeasuredRun, ...]:
     """One run for each strategy that the rows name; one in all where they name none.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     lines = lines_of(text)
     first = next((line.lstrip("\ufeff \t") for line in lines if line.strip()), "")
@@ -219,10 +213,7 @@ def is_training_log(text: str) -> bool:
 def read_training_log(text: str) -> MeasuredRun:
     """Median of the steady iterations at the last global batch, median throughput, worst rank's memory.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     rows: list[tuple[int, dict[str, str]]] = []
     peaks: list[float] = []
@@ -312,10 +303,7 @@ def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = 
     ----------
     op, ranks : of a collective benchmark that does not say them.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     if not text.strip():
         raise SpecError(Message("field_fault.is_empty"))

@@ -38,10 +38,7 @@ MAX_KERNELS = 600_000
 def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
     """Rows under the titles of the first line, which are in lower case; values may end with a tab.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read, or when a required title is missing.
+    Raises SpecError with the line of what can't be read, or when a required title is missing.
     """
     titles: list[str] | None = None
     for line, content in enumerate(_lines(text), start=1):
@@ -133,10 +130,7 @@ class KernelTimes:
 def read_kernel_details(text: str) -> KernelTimes:
     """The time of a rank's kernels by operator and shape.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     groups: dict[tuple[str, ...], KernelGroup] = {}
     steps: set[str] = set()
@@ -260,10 +254,7 @@ class MemoryTrace:
 def read_operator_memory(text: str) -> MemoryTrace:
     """The peak of a rank's allocator.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     allocated = reserved = 0.0
     largest: dict[str, float] = {}
@@ -316,10 +307,7 @@ def read_step_trace(text: str) -> MeasuredRun:
     A step takes computing + communication not overlapped + free. The pipeline's receives are inside the
     communication and are told apart as the bubble. A profiled step is slower than one that nobody watches.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     lines = [line if index == 0 or not is_step_trace(line) else "" for index, line in enumerate(lines_of(text))]
     rows = [row for row in table_rows(lines) if row.cells.get("type", "rank").strip() in {"rank", ""}]
@@ -420,10 +408,7 @@ class ExchangeTimes:
 def read_communication(text: str) -> ExchangeTimes:
     """The time of a rank's exchanges by operation, group and size.
 
-    Raises
-    ------
-    SpecError
-        with the line of what can't be read.
+    Raises SpecError with the line of what can't be read.
     """
     if len(text) > MAX_TEXT:
         raise SpecError(
@@ -531,10 +516,7 @@ class ProfilerOutput:
 def read_profiler_output(folder: Path) -> ProfilerOutput:
     """The tables of a rank's folder, which may be the one above it.
 
-    Raises
-    ------
-    SpecError
-        with file and line of what can't be read, or when no table is there.
+    Raises SpecError with file and line of what can't be read, or when no table is there.
     """
     if (folder / FOLDER).is_dir():
         folder = folder / FOLDER

@@ -56,10 +56,7 @@ class LaunchArguments:
     def add(self, block: str, flag: str, *values: Value) -> None:
         """Adds a flag once.
 
-        Raises
-        ------
-        UnsupportedError
-            when the release's parser does not have the flag, or refuses the values.
+        Raises UnsupportedError when the release's parser does not have the flag, or refuses the values.
         """
         registered = self.release.flags.get(flag)
         fault = (

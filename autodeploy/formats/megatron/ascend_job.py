@@ -29,10 +29,7 @@ MASTER_PORT = 2222
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The ConfigMap with the script and the job, as two YAML documents.
 
-    Raises
-    ------
-    UnsupportedError
-        where the plan is for other chips, or for part of a node beside whole ones.
+    Raises UnsupportedError where the plan is for other chips, or for part of a node beside whole ones.
     """
     spec = spec_of(plan_set.search)
     profile = profile_of(spec)

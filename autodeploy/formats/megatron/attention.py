@@ -46,10 +46,8 @@ INTERVAL = "--full-attention-interval"
 def read_attention_types(reader: FlagReader, layers: int) -> dict[str, Any]:
     """Fields of an indexer, and of gated delta nets between layers of gated full attention.
 
-    Raises
-    ------
-    UnsupportedError
-        of a pattern of layers that share the keys that others chose, and of linear layers without sizes.
+    Raises UnsupportedError of a pattern of layers that share the keys that others chose, and of linear layers without
+    sizes.
     """
     return _indexer(reader) | _gated_delta_net(reader, layers)
 
@@ -107,10 +105,7 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
 
     Source: MindSpeed-LLM @c77308a1, multi_latent_attention.py, resolve_dsa_indexer_build_config.
 
-    Raises
-    ------
-    UnsupportedError
-        which names the first such layer.
+    Raises UnsupportedError: which names the first such layer.
     """
     begins = 0
     for layers in placed.in_order:
@@ -173,10 +168,8 @@ REPLACED = ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
 def is_compressed(reader: FlagReader) -> bool:
     """Whether the launch is DeepSeek-V4's.
 
-    Raises
-    ------
-    UnsupportedError
-        where another program has its flags. SpecError : where its program lacks those that make its layers.
+    Raises UnsupportedError where another program has its flags. SpecError : where its program lacks those that make its
+    layers.
     """
     program = reader.script.program.rpartition("/")[2]
     given = [flag for flag in OF_THE_MODEL if reader.has(flag)]
@@ -197,10 +190,7 @@ def read_compressed(reader: FlagReader, model: dict[str, Any], layers: int) -> d
     ----------
     model : what is read of it, with the fields of latent attention. layers : without padding.
 
-    Raises
-    ------
-    UnsupportedError
-        of entries of more than two sizes, and of launches without the kernels that are priced.
+    Raises UnsupportedError of entries of more than two sizes, and of launches without the kernels that are priced.
     """
     streams = reader.switch(STREAMS, "/model/hyper_connections")
     for kernel, of in KERNELS.items():

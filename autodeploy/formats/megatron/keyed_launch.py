@@ -39,10 +39,7 @@ def with_experiment(
     ----------
     stem : name of the document's file without its suffix. base_dir : its folder.
 
-    Raises
-    ------
-    SpecError
-        where the task of an experiment is not beside it.
+    Raises SpecError where the task of an experiment is not beside it.
     """
     experiment = document.get(EXPERIMENT)
     if isinstance(experiment, Mapping):

@@ -39,10 +39,7 @@ _FIELD = "/model/vocab_size"
 def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -> int:
     """The vocabulary that the flags say, else that of a tokenizer or preset, which is told as a doubt.
 
-    Raises
-    ------
-    SpecError
-        where the script says nothing of it: it is asked for, never assumed.
+    Raises SpecError where the script says nothing of it: it is asked for, never assumed.
     """
     exact = reader.number("--vocab-size", _FIELD)
     padded = reader.number("--padded-vocab-size", _FIELD)

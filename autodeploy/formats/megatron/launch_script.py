@@ -432,10 +432,7 @@ def add_own_arguments(launch: Launch) -> None:
 def refuse_unknown_keys(document: Mapping[str, Mapping[str, Any]], release: Release) -> None:
     """Refuses a document with a key that the release has not, or a value that the key does not take.
 
-    Raises
-    ------
-    UnsupportedError
-        with the first of them.
+    Raises UnsupportedError with the first of them.
     """
     for path, values in _values(document):
         registered = release.keys.get(path)

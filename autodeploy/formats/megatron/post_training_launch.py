@@ -74,10 +74,7 @@ def _says_nothing(rest: str, before: str) -> bool:
 def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, place: str) -> dict[str, Any]:
     """The `model` of a spec: of a `config.json` beside the file, else the preset that one of the names means.
 
-    Raises
-    ------
-    SpecError
-        where neither is there.
+    Raises SpecError where neither is there.
     """
     from autodeploy.specs.hf_config import read_hf_config
     from autodeploy.specs.text_files import load_json, read_text
@@ -227,10 +224,7 @@ def rl_launch(
 ) -> RlLaunch:
     """The plan as a launch of a framework of post-training.
 
-    Raises
-    ------
-    UnsupportedError
-        for a plan of pre-training, and where the framework's own validation would stop the launch.
+    Raises UnsupportedError for a plan of pre-training, and where the framework's own validation would stop the launch.
     """
     spec = spec_of(plan_set.search)
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
@@ -257,10 +251,7 @@ def rl_launch(
 def refuse_what_breaks(framework: str, title: str, facts: RlFacts, engine: str) -> None:
     """Refuses a launch that the framework's own validation would stop.
 
-    Raises
-    ------
-    UnsupportedError
-        with every rule that it breaks, and where the framework says it.
+    Raises UnsupportedError with every rule that it breaks, and where the framework says it.
     """
     broken = broken_rules(framework, asdict(facts), engine)
     if broken:
@@ -301,10 +292,7 @@ def key_fault(keys: dict[str, RegisteredFlag], name: str, value: Any) -> str | N
 def refuse_bad_keys(release: Release, pairs: dict[str, Any]) -> None:
     """Refuses a configuration that the release would not read.
 
-    Raises
-    ------
-    UnsupportedError
-        with the first key that it does not have, or has another type.
+    Raises UnsupportedError with the first key that it does not have, or has another type.
     """
     keys = dict(release.keys)
     for name, value in pairs.items():

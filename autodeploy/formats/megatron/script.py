@@ -64,10 +64,7 @@ def import_launch_script(
     otherwise : the name of a model that has none of these.
     base_dir : where files are looked for that the script names.
 
-    Raises
-    ------
-    SpecError
-        with line and column, or the field of the spec that the script leaves open.
+    Raises SpecError with line and column, or the field of the spec that the script leaves open.
     """
     script, named = read_megatron_launch(text, variables, name, base_dir)
     return imported_launch(script, text, name, otherwise, named)

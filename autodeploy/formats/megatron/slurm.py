@@ -40,10 +40,7 @@ fi
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The batch script, with the launch script inside.
 
-    Raises
-    ------
-    UnsupportedError
-        where the plan is for part of a node beside whole ones, or its framework can't launch it.
+    Raises UnsupportedError where the plan is for part of a node beside whole ones, or its framework can't launch it.
     """
     spec = spec_of(plan_set.search)
     profile = profile_of(spec)

@@ -55,10 +55,7 @@ def is_swift(script: LaunchScript) -> bool:
 def model_named(script: LaunchScript) -> GivenFlag:
     """The flag that names the model.
 
-    Raises
-    ------
-    SpecError
-        where there is none.
+    Raises SpecError where there is none.
     """
     named = script.flags.get("--model")
     if named is None:
@@ -69,10 +66,7 @@ def model_named(script: LaunchScript) -> GivenFlag:
 def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
     """The launch in Megatron-LM's flags, those of the model's shape among them.
 
-    Raises
-    ------
-    UnsupportedError
-        for what ms-swift trains with this program besides: rewards, teachers, classifiers.
+    Raises UnsupportedError for what ms-swift trains with this program besides: rewards, teachers, classifiers.
     """
     task = script.program.partition(" ")[2]
     given = {name.removeprefix("--").replace("-", "_"): flag for name, flag in script.flags.items()}

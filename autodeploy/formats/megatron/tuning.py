@@ -26,11 +26,8 @@ PACKED = ("--reset-attention-mask", "--reset-position-ids", "--neat-pack")
 def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     """Kind and adapters of a training of a model; nothing of pre-training.
 
-    Raises
-    ------
-    SpecError
-        with line and column where adapters are of a model for which none are modelled (UnsupportedError), or beside
-        other matrices than are modelled.
+    Raises SpecError with line and column where adapters are of a model for which none are modelled (UnsupportedError),
+    or beside other matrices than are modelled.
     """
     stage = reader.text("--stage", "/training/kind")
     if stage is None:
@@ -86,10 +83,7 @@ def _read_padding(reader: FlagReader) -> dict[str, bool]:
 def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     """The loss over pairs. A global batch counts pairs.
 
-    Raises
-    ------
-    UnsupportedError
-        with line and column for a model beside which no reference is modelled.
+    Raises UnsupportedError with line and column for a model beside which no reference is modelled.
     """
     problem = unmodelled_with_reference(model.get)
     if problem is not None:

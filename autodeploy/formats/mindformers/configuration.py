@@ -278,10 +278,7 @@ def import_mindformers(
     name : the model's name; absent, the trainer's.
     otherwise : the name of a model that has none of these.
 
-    Raises
-    ------
-    SpecError
-        with the JSON pointer of every key that can't be read.
+    Raises SpecError with the JSON pointer of every key that can't be read.
     """
     reader = KeyReader(document)
     _refuse_adapters(reader)
@@ -388,10 +385,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
 def configuration(launch: Launch) -> dict[str, Any]:
     """The keys, in MindFormers' own order.
 
-    Raises
-    ------
-    UnsupportedError
-        for a schedule that MindFormers does not have.
+    Raises UnsupportedError for a schedule that MindFormers does not have.
     """
     spec, strategy, plan = launch.spec, launch.plan.strategy, launch.plan
     placed = placement(plan, spec.model.num_hidden_layers)

@@ -192,10 +192,7 @@ MODEL_CONFIG = "model.model_config."
 def model_config(launch: Launch) -> dict[str, Any]:
     """Network, shape, number formats and features; the layers' placement is the caller's.
 
-    Raises
-    ------
-    UnsupportedError
-        for a model that no network of MindFormers computes.
+    Raises UnsupportedError for a model that no network of MindFormers computes.
     """
     model = launch.spec.model
     network = _network(model)

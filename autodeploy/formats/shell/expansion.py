@@ -58,14 +58,8 @@ class UnknownOperandError(Exception):
 def evaluate(expression: str, value_of: Callable[[str], int | None]) -> int:
     """The expression's value; names are looked up with `value_of`.
 
-    Raises
-    ------
-    UnknownOperandError
-        with the name that has no value.
-    UnreadableError
-        when it uses operators that are not followed.
-    ExpressionError
-        when it is not an expression, divides by zero or leaves 64 bits.
+    Raises UnknownOperandError with the name that has no value; UnreadableError when it uses operators that are not
+    followed; ExpressionError when it is not an expression, divides by zero or leaves 64 bits.
     """
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(Message("field_fault.at_most_characters", bound=f"{MAX_LENGTH:,}"))
@@ -202,10 +196,7 @@ class Variables:
     def work(self, amount: int) -> None:
         """Counts what following the script costs: a character as 1, what is looked at by itself as 10.
 
-        Raises
-        ------
-        SpecError
-            when it is more than any script needs.
+        Raises SpecError when it is more than any script needs.
         """
         self._work += amount
         if self._work > MAX_WORK:
@@ -276,10 +267,7 @@ class Variables:
     def number(self, expression: str, offset: int) -> int | None:
         """The value of an arithmetic expression; None where it rests on something unknown.
 
-        Raises
-        ------
-        SpecError
-            with line and column where it can't be read.
+        Raises SpecError with line and column where it can't be read.
         """
 
         def value_of(name: str) -> int | None:

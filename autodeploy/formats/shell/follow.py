@@ -134,10 +134,8 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
     given : variables set from outside; `1` is the first argument.
     folder : where files are looked for that the script names; absent, none is read.
 
-    Raises
-    ------
-    SpecError
-        with line and column where the script is not well formed; when it is nested or expands without measure.
+    Raises SpecError with line and column where the script is not well formed; when it is nested or expands without
+    measure.
     """
     source = StatementReader(text)
     statements = source.script()

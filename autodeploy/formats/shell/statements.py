@@ -320,10 +320,7 @@ class StatementReader(WordReader):
     def script(self) -> list[Statement]:
         """All statements.
 
-        Raises
-        ------
-        SpecError
-            with line and column, when the script is not well formed or nested too deep.
+        Raises SpecError with line and column, when the script is not well formed or nested too deep.
         """
         statements, _ = self._statements(())
         return statements

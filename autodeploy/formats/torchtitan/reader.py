@@ -45,12 +45,8 @@ _LAYER = re.compile(r"layers\.\d+")
 def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
     """Fields of a strategy with `stages` stages.
 
-    Raises
-    ------
-    SpecError
-        where the file's stages can't hold the layers.
-    UnsupportedError
-        for schedules that are not modelled, and models without a pipeline.
+    Raises SpecError where the file's stages can't hold the layers; UnsupportedError for schedules that are not
+    modelled, and models without a pipeline.
     """
     if stages == 1:
         return {"pp": 1}
@@ -127,12 +123,7 @@ KNOWN_CONVERTERS: Final = frozenset(
 def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
     """The `strategy` of a spec, and the ranks of the launch where the file says them.
 
-    Raises
-    ------
-    SpecError
-        where stages can't hold the layers.
-    UnsupportedError
-        for schedules that are not modelled.
+    Raises SpecError where stages can't hold the layers; UnsupportedError for schedules that are not modelled.
     """
     moe = "n_routed_experts" in model
     degree = _degrees(reader)
@@ -301,10 +292,7 @@ def is_toml(text: str, suffix: str) -> bool:
 def load_toml(text: str) -> Mapping[str, Any]:
     """A document of TOML.
 
-    Raises
-    ------
-    SpecError
-        with what is wrong, and where.
+    Raises SpecError with what is wrong, and where.
     """
     scan_toml(text)
     try:
@@ -336,12 +324,8 @@ def import_torchtitan(
     name : a preset; absent, the one of the shape of `model.name` and `model.flavor`.
     base_dir : folder with a `config.json` under the name.
 
-    Raises
-    ------
-    SpecError
-        with the JSON pointer of every key that can't be read.
-    UnsupportedError
-        for formats of 8 bits, schedules and models of which no layer is modelled.
+    Raises SpecError with the JSON pointer of every key that can't be read; UnsupportedError for formats of 8 bits,
+    schedules and models of which no layer is modelled.
     """
     reader = KeyReader(document)
     model = _model(reader, name, base_dir)

@@ -70,10 +70,7 @@ class OverrideReader:
     def text(self, key: str, field: str, default: str | None = None) -> str | None:
         """The value of a key, as it stands there without its quotes; `default` where it is not given or null.
 
-        Raises
-        ------
-        SpecError
-            with line and column where its value isn't known.
+        Raises SpecError with line and column where its value isn't known.
         """
         self._read.add(key)
         flag = self.given.get(key)
@@ -95,10 +92,7 @@ class OverrideReader:
     def number(self, key: str, field: str, default: int | None = None, least: int = 1) -> int | None:
         """A whole number from `least` on.
 
-        Raises
-        ------
-        SpecError
-            with line and column where it is none.
+        Raises SpecError with line and column where it is none.
         """
         text = self.text(key, field, None if default is None else str(default))
         if text is None:
@@ -203,10 +197,7 @@ def read_update(
 ) -> tuple[dict[str, Any], FlagReader | None]:
     """The `strategy` of a spec, with `offload` for its part of post-training; and the reader of Megatron's flags.
 
-    Raises
-    ------
-    UnsupportedError
-        for backends that are not planned.
+    Raises UnsupportedError for backends that are not planned.
     """
     engine = reader.text("model_engine", "/strategy/fsdp")
     by_config = (
@@ -333,12 +324,8 @@ def import_verl(
     name : of the model, or of a preset where the path says none.
     base_dir : folder that a relative path of the model is in; its `config.json` has the shape.
 
-    Raises
-    ------
-    SpecError
-        with line and column of what can't be read.
-    UnsupportedError
-        for other trainings, and backends that are not planned.
+    Raises SpecError with line and column of what can't be read; UnsupportedError for other trainings, and backends that
+    are not planned.
     """
     followed = follow(text, variables, base_dir)
     program, config, given = _command(followed)

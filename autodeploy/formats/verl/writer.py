@@ -144,10 +144,7 @@ SHELL = "text/x-shellscript"
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The script, to be started on the first node of a running Ray cluster.
 
-    Raises
-    ------
-    UnsupportedError
-        where verl can't launch the plan, with what stops it.
+    Raises UnsupportedError where verl can't launch the plan, with what stops it.
     """
     launch = rl_launch(plan_set, plan, "verl")
     _refuse(launch)

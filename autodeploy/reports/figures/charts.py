@@ -106,10 +106,7 @@ def predicted_against_measured_svg(
 ) -> str:
     """A scatter on logarithmic axes with the diagonal and lines 10 % off it.
 
-    Raises
-    ------
-    ValueError
-        without points.
+    Raises ValueError without points.
     """
     if not points:
         raise ValueError("a plot needs at least one point")

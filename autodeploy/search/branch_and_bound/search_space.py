@@ -88,10 +88,7 @@ def search_space(
 ) -> SearchSpace:
     """All candidates of a spec over its cards and batches; none of a context in which it was cancelled.
 
-    Raises
-    ------
-    SpecError
-        if there are too many candidates.
+    Raises SpecError if there are too many candidates.
     """
     refuse_enormous(spec, profile, choice, nominal)
     parts: list[_Part] = []
@@ -129,10 +126,7 @@ def legal_of_each(
     """Over cards and batches, the legal candidates of some specs that differ in what their searches fix; of several
     specs, whose spaces are small, judged together.
 
-    Raises
-    ------
-    SpecError
-        if there are too many candidates.
+    Raises SpecError if there are too many candidates.
     """
     for spec in specs:
         refuse_enormous(spec, profile, choice, nominal)
@@ -172,10 +166,7 @@ class SweptTree:
 def swept_tree(legal: CandidateTree, context: Context, should_cancel: Callable[[], bool] | None = None) -> SweptTree:
     """All candidates of a tree, each under its fastest features.
 
-    Raises
-    ------
-    SearchCancelled
-        when should_cancel says so.
+    Raises SearchCancelled when should_cancel says so.
     """
     costs, of_cuts = fastest_costs(context, legal.cuts, one_machine=True)
     sweep = sweep_tree(legal, context, parts=False, costs=costs, should_cancel=should_cancel)
@@ -262,10 +253,7 @@ def _rank_orders(space: Space, context: Context, profile: Profile) -> tuple[bool
 def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> None:
     """Raises before a space is enumerated that memory and patience would not hold.
 
-    Raises
-    ------
-    SpecError
-        with the size.
+    Raises SpecError with the size.
     """
     total = 0
     for context in of_sizes(spec, profile, choice, nominal):

@@ -132,10 +132,7 @@ def layouts_on(
 def refuse_unknown_precision(spec: Spec, profile: Profile) -> None:
     """Raises where the device multiplies in none of the precisions that are left.
 
-    Raises
-    ------
-    UnsupportedError
-        that names those which it has.
+    Raises UnsupportedError: that names those which it has.
     """
     assert spec.training.rl is not None
     device = device_of(profile, spec.cluster)

@@ -288,10 +288,7 @@ def estimate_rl(
     ----------
     beyond_memory : also of one that needs more memory than a die has; where nothing is left for a response, of none.
 
-    Raises
-    ------
-    SpecError
-        if the spec has no strategy, its degrees contradict the cards, or a phase fits into no memory.
+    Raises SpecError if the spec has no strategy, its degrees contradict the cards, or a phase fits into no memory.
     """
     strategy, rl = strategy or spec.strategy, spec.training.rl
     assert rl is not None
@@ -319,10 +316,7 @@ def estimate_rl(
 def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:
     """The simulated pipeline of one update of a strategy, slot by slot or without slots.
 
-    Raises
-    ------
-    SpecError
-        if the strategy's degrees contradict the cards, or its schedule is not modelled.
+    Raises SpecError if the strategy's degrees contradict the cards, or its schedule is not modelled.
     """
     layout = strategy.rl
     if layout is None:

@@ -140,10 +140,7 @@ def update_alone(spec: Spec, strategy: Strategy) -> Spec:
 class LayoutSearch(Protocol):
     """Searches layouts of an update, given as a spec of pre-training.
 
-    Raises
-    ------
-    SpecError
-        if the spec asks for something that can't be planned.
+    Raises SpecError if the spec asks for something that can't be planned.
     """
 
     def layouts(self, spec: Spec) -> LayoutsFound:

@@ -288,10 +288,7 @@ def calibrate_runs(
     spec : what ran; its strategy, or the files' columns, say how. Benchmarks need none.
     plan : the plan of that spec that ran.
 
-    Raises
-    ------
-    SpecError
-        when the profile is another, or a run can't be told how it ran.
+    Raises SpecError when the profile is another, or a run can't be told how it ran.
     """
     profile = load_profile(profile_name)
     timed = [(name, run) for name, run in named if not run.is_benchmark]

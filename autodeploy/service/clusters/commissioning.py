@@ -39,10 +39,7 @@ def commission(plan_set: PlanSet, plan: Plan, known: Sequence[StoredRun], planne
     ----------
     known : runs of the plan's cluster that count, newest first; a launch among them is told with what it measured.
 
-    Raises
-    ------
-    UnsupportedError
-        where no launch before the plan's own can be made.
+    Raises UnsupportedError where no launch before the plan's own can be made.
 
     Notes
     -----

@@ -312,10 +312,7 @@ class MeasuredFile(Document):
 def measured_of_document(document: Any) -> MeasuredRun:
     """The measurement in a JSON body: its fields, or `{file: text}` with `op` and `ranks` where the text lacks them.
 
-    Raises
-    ------
-    SpecError
-        with every bad field, or the line of the text.
+    Raises SpecError with every bad field, or the line of the text.
     """
     if not isinstance(document, Mapping):
         raise SpecError(
@@ -339,10 +336,7 @@ def measured_of_document(document: Any) -> MeasuredRun:
 def only_run(runs: tuple[MeasuredRun, ...]) -> MeasuredRun:
     """The one run of a file.
 
-    Raises
-    ------
-    SpecError
-        when its rows name several strategies.
+    Raises SpecError when its rows name several strategies.
     """
     if len(runs) != 1:
         raise SpecError(
@@ -367,10 +361,7 @@ def measured_step_s(run: MeasuredRun, spec: Spec, plan: Plan) -> float | None:
 def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
     """Refuses a measurement that is not this plan's.
 
-    Raises
-    ------
-    SpecError
-        naming each field that contradicts the plan.
+    Raises SpecError naming each field that contradicts the plan.
     """
     planned: dict[str, int | None] = {
         **{name: getattr(plan.strategy, name) for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")},

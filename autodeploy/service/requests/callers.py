@@ -82,10 +82,7 @@ class Principal:
     def team_asked_for(self, team: str | None) -> str | None:
         """The team whose searches or runs a list names; None names all.
 
-        Raises
-        ------
-        AccessError
-            when that is another's, and this is no admin.
+        Raises AccessError when that is another's, and this is no admin.
         """
         own = self.own_team
         if own is not None and team not in {None, own}:
@@ -155,10 +152,7 @@ class AccessService:
         max_time_limit_s : longest time limit of a search, in seconds; None takes the server's.
         expires_in : after so long the key is no longer valid; None: only once it is revoked.
 
-        Raises
-        ------
-        SpecError
-            when the name is empty, too long or not printable, or the team is no name of a team.
+        Raises SpecError when the name is empty, too long or not printable, or the team is no name of a team.
         """
         if not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
             raise SpecError(Message("services.printable_characters", count=MAX_NAME_LENGTH), path="name")
@@ -194,10 +188,7 @@ class AccessService:
     def revoke(self, key_id: str) -> None:
         """Ends a key at once and for good.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id.
+        Raises NotFoundError when there is none of that id.
         """
         with self._database.write() as session:
             if not ApiKeys(session).revoke(key_id, now=now_in(session)):
@@ -206,10 +197,7 @@ class AccessService:
     def recognise(self, key: str) -> Principal:
         """Principal of a key; asks the database every time, so that a revoked key ends at once.
 
-        Raises
-        ------
-        UnknownCallerError
-            when it is nobody's.
+        Raises UnknownCallerError when it is nobody's.
         """
         row = None
         if KEY.fullmatch(key):
@@ -230,10 +218,7 @@ class AccessService:
     def begin_session(self, key: str) -> tuple[str, Principal]:
         """A browser's session of that key: the token that its cookie holds, of which only the hash is stored.
 
-        Raises
-        ------
-        UnknownCallerError
-            when the key is nobody's.
+        Raises UnknownCallerError when the key is nobody's.
         """
         principal = self.recognise(key)
         token = "ads_" + secrets.token_urlsafe(32)
@@ -244,10 +229,7 @@ class AccessService:
     def of_session(self, token: str, max_age_s: float) -> Principal:
         """Principal of a session.
 
-        Raises
-        ------
-        UnknownCallerError
-            when it has ended, is older than that, or its key is revoked or has expired.
+        Raises UnknownCallerError when it has ended, is older than that, or its key is revoked or has expired.
         """
         with self._database.read() as session:
             now = now_in(session)
@@ -264,10 +246,7 @@ class AccessService:
     def end_sessions(self, key_id: str) -> int:
         """Ends all sessions of a key, which stays valid; how many there were.
 
-        Raises
-        ------
-        NotFoundError
-            when there is no key of that id.
+        Raises NotFoundError when there is no key of that id.
         """
         with self._database.write() as session:
             if ApiKeys(session).get(key_id) is None:

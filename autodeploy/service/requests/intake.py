@@ -58,10 +58,7 @@ def schema_names() -> tuple[str, ...]:
 def json_schema(name: str) -> dict[str, Any]:
     """The schema of that document.
 
-    Raises
-    ------
-    NotFoundError
-        when there is none of that name.
+    Raises NotFoundError when there is none of that name.
     """
     model = (_INPUTS | _OUTPUTS).get(name)
     if model is None:
@@ -151,10 +148,7 @@ NO_FILE_HINT = Message("services.command_line_reads_files")
 def read_request(kind: type[Request], document: Any) -> Request:
     """The request in a body.
 
-    Raises
-    ------
-    SpecError
-        with every bad field.
+    Raises SpecError with every bad field.
     """
     try:
         return kind.model_validate(document)
@@ -165,10 +159,7 @@ def read_request(kind: type[Request], document: Any) -> Request:
 def read_network_spec(document: Any, planner: Planner) -> Spec:
     """The validated spec of a request's body, which can be planned with.
 
-    Raises
-    ------
-    SpecError
-        with every bad field: JSON pointer, message and hint.
+    Raises SpecError with every bad field: JSON pointer, message and hint.
     """
     spec = read_spec(document)
     with placed_in_spec():
@@ -190,10 +181,7 @@ def placed_in_spec() -> Iterator[None]:
 def read_spec(document: Any) -> Spec:
     """The validated spec of a request's body; whether it can be planned with is another question.
 
-    Raises
-    ------
-    SpecError
-        with every bad field: JSON pointer, message and hint.
+    Raises SpecError with every bad field: JSON pointer, message and hint.
     """
     errors = [*_profile_errors(document), *_file_errors(document)]
     try:
@@ -209,10 +197,7 @@ def read_spec(document: Any) -> Spec:
 def refuse_files(spec: Spec) -> None:
     """A queued search may run on another machine, so it names no file of this one.
 
-    Raises
-    ------
-    SpecError
-        with the pointer of each field that names a file.
+    Raises SpecError with the pointer of each field that names a file.
     """
     errors = [FieldError(f"/{s}/{k}", NO_FILE, NO_FILE_HINT) for s, k in FILE_FIELDS if getattr(getattr(spec, s), k)]
     if spec.cluster.profile not in list_profiles():
@@ -292,10 +277,7 @@ class CompareRequest(Document):
 def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Plan]:
     """A PlanSet and its best plan.
 
-    Raises
-    ------
-    SpecError
-        when it is no PlanSet, or has no plan.
+    Raises SpecError when it is no PlanSet, or has no plan.
     """
     extra = {"progress", "cached", "cancel_requested", "tags", "note", "note_by", "author", "team", "stale"}
     try:
@@ -325,10 +307,7 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
     beside : `filename`; `cluster`, `device` and `num_npus`, which the file's own give way to; and `seq_length`,
         `global_batch_size` and `tokens`, which hold where it has none.
 
-    Raises
-    ------
-    SpecError
-        with line and column, or with what is missing.
+    Raises SpecError with line and column, or with what is missing.
     """
     cluster, cards = beside.get("cluster", "").strip(), beside.get("num_npus", "").strip()
     imported = import_document(text, beside.get("filename", "").strip()[:200] or None)

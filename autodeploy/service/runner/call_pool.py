@@ -59,14 +59,8 @@ class RoundRobin(Generic[Thing]):
     def turn(self, key: str, limit_s: float) -> Iterator[Thing]:
         """One of the things, for the block.
 
-        Raises
-        ------
-        LimitError
-            when the key has all the places that it may have.
-        OverloadError
-            when nobody may wait any more.
-        TimeoutError
-            when no turn came within `limit_s` seconds.
+        Raises LimitError when the key has all the places that it may have; OverloadError when nobody may wait any more;
+        TimeoutError when no turn came within `limit_s` seconds.
         """
         thing = self._wait(key, time.monotonic() + limit_s)
         try:
@@ -189,10 +183,7 @@ class CallPool:
     def search_of(self, team: str) -> Iterator[None]:
         """Inside, a team's one call that searches; callers without a team are not held up.
 
-        Raises
-        ------
-        LimitError
-            when the team has one already.
+        Raises LimitError when the team has one already.
         """
         with self._lock:
             taken = team in self._searching
@@ -240,12 +231,8 @@ class CallPool:
         ----------
         key : whose call it is: keys take turns.
 
-        Raises
-        ------
-        LimitError
-            when half of all places are this key's.
-        OverloadError
-            when too many calls wait, the time is over, or the process died.
+        Raises LimitError when half of all places are this key's; OverloadError when too many calls wait, the time is
+        over, or the process died.
         """
         asked_s = time.monotonic()
         end_s = asked_s + self._limit_s

@@ -47,10 +47,7 @@ def run_bounded(work: Callable[[], Coroutine[Any, Any, None]], ending_s: Callabl
     ----------
     ending_s : asked all the time; None while the work may go on, else how many seconds it has to end in order.
 
-    Raises
-    ------
-    Exception
-        whatever the work raised before it had to end.
+    Raises Exception: whatever the work raised before it had to end.
     """
     loop = asyncio.new_event_loop()
     # What was cut short has nothing to say that the reason for it did not.

@@ -132,14 +132,8 @@ def execute(
     progress : called with everything the planner reports, besides the database.
     should_cancel : a second reason to stop, besides a request in the database.
 
-    Raises
-    ------
-    SearchCancelled
-        when it was stopped before there was a plan; stored as cancelled.
-    MemoryLimitError
-        when it needed more memory than it may take; stored as failed.
-    Exception
-        whatever the planner raised; stored as failed.
+    Raises SearchCancelled when it was stopped before there was a plan; stored as cancelled; MemoryLimitError when it
+    needed more memory than it may take; stored as failed; Exception: whatever the planner raised; stored as failed.
     """
     with database.read() as session:
         row = Searches(session).get(claim.search_id)

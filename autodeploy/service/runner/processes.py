@@ -146,10 +146,7 @@ class SearchProcess:
     def start(self) -> None:
         """Returns when the process answers; one that died since is replaced.
 
-        Raises
-        ------
-        BrokenProcessPool
-            when it does not come up, or was interrupted.
+        Raises BrokenProcessPool when it does not come up, or was interrupted.
         """
         if self._pool is not None:
             try:
@@ -171,12 +168,8 @@ class SearchProcess:
     def run(self, claim: Claim) -> None:
         """Runs the search of that claim; its end is in the database afterwards.
 
-        Raises
-        ------
-        BrokenProcessPool
-            when the process died, so that the search has no end yet.
-        AbortedProcess
-            when it ended itself, as it does where native code gets no memory: another time it would do the same.
+        Raises BrokenProcessPool when the process died, so that the search has no end yet; AbortedProcess when it ended
+        itself, as it does where native code gets no memory: another time it would do the same.
         """
         self.start()  # it may have died since the search was claimed for it
         assert self._pool is not None

@@ -120,10 +120,7 @@ class JobReceiver:
         ----------
         look_after : called every `pause_s` seconds with the ids of searches that have a job.
 
-        Raises
-        ------
-        Exception
-            when the database is gone; call it again.
+        Raises Exception when the database is gone; call it again.
         """
         app = App(
             connector=PsycopgConnector(

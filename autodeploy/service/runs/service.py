@@ -86,12 +86,7 @@ class RunService:
         ----------
         rehearsal : of that plan, if not the plan ran but this: the run is of its spec, strategy and cards.
 
-        Raises
-        ------
-        NotFoundError
-            when there is no such plan.
-        SpecError
-            when the measurement contradicts the plan.
+        Raises NotFoundError when there is no such plan; SpecError when the measurement contradicts the plan.
         """
         view = self._plan_of(plan_id)
         if rehearsal is not None:
@@ -128,12 +123,8 @@ class RunService:
     def delete(self, run_id: str) -> None:
         """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id.
-        AccessError
-            when it counts, or another key stored it, and this one has not scope calibrate.
+        Raises NotFoundError when there is none of that id; AccessError when it counts, or another key stored it, and
+        this one has not scope calibrate.
         """
         with self._database.write() as session:
             row = self._row(session, run_id)
@@ -189,10 +180,7 @@ class RunService:
     def get(self, run_id: str) -> RunDocument:
         """One run.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id.
+        Raises NotFoundError when there is none of that id.
         """
         with self._database.read() as session:
             return _view(self._row(session, run_id))
@@ -219,10 +207,7 @@ class RunService:
     ) -> RunList:
         """Runs, newest first; `after` is the id of the last one seen.
 
-        Raises
-        ------
-        AccessError
-            when another team's are asked for.
+        Raises AccessError when another team's are asked for.
         """
         team = self._principal.team_asked_for(team)
         with self._database.read() as session:
@@ -362,10 +347,7 @@ def exported_overlay(runs: RunService, cluster: str, author: str, releases: tupl
     author : who stands for it.
     releases : of the software that the runs were on, as `CANN 8.3.RC1`; nothing stored says them.
 
-    Raises
-    ------
-    NotFoundError
-        when the cluster has no overlay.
+    Raises NotFoundError when the cluster has no overlay.
     """
     views = [view for view in runs.clusters() if view.cluster == cluster]
     if not views:

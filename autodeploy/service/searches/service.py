@@ -99,13 +99,9 @@ class SearchService:
         idempotency_key : the same key and spec of one caller give the same search, however often and fast they come.
         webhook : address to tell of the end, as `WebhookService.checked` gives it.
 
-        Raises
-        ------
-        SpecError
-            when the profile is unknown or a file, the space is enormous, it asks for more than the operator or the
-            key allows, or the idempotency key was used for another spec.
-        LimitError
-            when as many searches of this caller wait or run as its key allows; an answer that is there counts nothing.
+        Raises SpecError when the profile is unknown or a file, the space is enormous, it asks for more than the
+        operator or the key allows, or the idempotency key was used for another spec; LimitError when as many searches
+        of this caller wait or run as its key allows; an answer that is there counts nothing.
         """
         principal = self._principal
         admitted = self.admitted(spec, reuse=reuse)
@@ -141,10 +137,7 @@ class SearchService:
     def admitted(self, spec: Spec, *, reuse: bool = True) -> Admitted:
         """Spec of a document from the network, where it can be planned; `reuse` as in `submit`.
 
-        Raises
-        ------
-        SpecError
-            when the profile is unknown or a file, or the space is enormous.
+        Raises SpecError when the profile is unknown or a file, or the space is enormous.
         """
         refuse_files(spec)
         spec = within_caps(spec, self._settings, self._principal)
@@ -185,12 +178,8 @@ class SearchService:
     ) -> PlanSet:
         """Plans in this process, by the same code as a queued search, and stores the result.
 
-        Raises
-        ------
-        SpecError
-            when the profile is unknown or the spec asks for something that is not modelled.
-        SearchCancelled
-            when `should_cancel` stopped it before there was a plan.
+        Raises SpecError when the profile is unknown or the spec asks for something that is not modelled;
+        SearchCancelled when `should_cancel` stopped it before there was a plan.
         """
         with self._database.read() as session:
             spec = with_overlay(session, spec, self._principal.team)
@@ -214,10 +203,7 @@ class SearchService:
     def planned_before(self, spec: Spec) -> PlanSet | None:
         """The newest answer to an equal spec, by this engine and these profiles; None where there is none.
 
-        Raises
-        ------
-        SpecError
-            when the profile is unknown.
+        Raises SpecError when the profile is unknown.
         """
         with self._database.read() as session:
             spec = with_overlay(session, spec, self._principal.team)
@@ -232,10 +218,7 @@ class SearchService:
         ----------
         of : the PlanSet of the plan that it was changed from. plan : what was estimated for `spec`.
 
-        Raises
-        ------
-        SpecError
-            when the note is too long.
+        Raises SpecError when the note is too long.
         """
         content = Content(*self._planner.describe_hashes(spec))
         check_annotations((), note)
@@ -269,10 +252,7 @@ class SearchService:
 
         The copy does not tell whose that was.
 
-        Raises
-        ------
-        LimitError
-            as `submit`.
+        Raises LimitError as `submit`.
         """
         view = self._insert(session, admitted, tags, note, reuse, enqueue, batch_id)
         if webhook is not None:
@@ -324,10 +304,7 @@ class SearchService:
     def get(self, search_id: str) -> SearchView:
         """One search with everything stored about it.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id.
+        Raises NotFoundError when there is none of that id.
         """
         with self._database.read() as session:
             row_and_result = Searches(session).stored(search_id)
@@ -377,10 +354,7 @@ class SearchService:
     ) -> SearchList:
         """Searches newest first, or as `search_list.page` says; `after` is the id of the last one seen.
 
-        Raises
-        ------
-        AccessError
-            when another team's are asked for.
+        Raises AccessError when another team's are asked for.
         """
         where = replace(where, team=self._principal.team_asked_for(where.team))
         with self._database.read() as session:
@@ -431,10 +405,7 @@ class SearchService:
     def plan(self, plan_id: str) -> PlanView:
         """A plan by its id, with the newest PlanSet of the caller's that holds it.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id.
+        Raises NotFoundError when there is none of that id.
         """
         search = self.get(self.plan_text(plan_id).search_id)
         plan = next(plan for plan in search.plan_set.plans if plan.plan_id == plan_id)
@@ -443,10 +414,7 @@ class SearchService:
     def plan_text(self, plan_id: str) -> StoredPlan:
         """A plan by its id, as JSON text, ready to be sent.
 
-        Raises
-        ------
-        NotFoundError
-            when there is none of that id.
+        Raises NotFoundError when there is none of that id.
         """
         with self._database.read() as session:
             row = Plans(session).newest(plan_id, team=self._principal.own_team)
@@ -482,10 +450,7 @@ class SearchService:
     def cancel(self, search_id: str) -> SearchView:
         """Stops a search: at once when it is queued, soon when it runs.
 
-        Raises
-        ------
-        ConflictError
-            when it is finished; cancelling twice is no error.
+        Raises ConflictError when it is finished; cancelling twice is no error.
         """
         with self._database.write() as session:
             is_there = self._is_there(session, search_id)
@@ -499,12 +464,7 @@ class SearchService:
     def delete(self, search_id: str) -> None:
         """Removes a search with its plans and events.
 
-        Raises
-        ------
-        AccessError
-            when somebody else made it and this is no admin.
-        ConflictError
-            when it is running.
+        Raises AccessError when somebody else made it and this is no admin; ConflictError when it is running.
         """
         with self._database.write() as session:
             searches = Searches(session)

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 def within_caps(spec: Spec, settings: Settings, principal: Principal) -> Spec:
     """The spec, its time limit lowered to what is allowed where it says none of its own.
 
-    Raises
-    ------
-    SpecError
-        with every field that asks for more than is allowed.
+    Raises SpecError with every field that asks for more than is allowed.
     """
     own = principal.max_time_limit_s
     most_s = settings.max_time_limit_s if own is None else own
@@ -141,10 +138,7 @@ class Admitted:
 def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
     """The tags, sorted and each once.
 
-    Raises
-    ------
-    SpecError
-        when there are too many, or text is too long or not text.
+    Raises SpecError when there are too many, or text is too long or not text.
     """
     unique = tuple(sorted(set(tags)))
     errors = [
@@ -178,10 +172,7 @@ def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
 def search_of_key(session: Session, principal: str, key: str, body_hash: str) -> str | None:
     """The search that this caller's idempotency key made before.
 
-    Raises
-    ------
-    SpecError
-        when it made another one, or is no key.
+    Raises SpecError when it made another one, or is no key.
     """
     if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
         raise SpecError(Message("services.printable_characters", count=MAX_KEY_LENGTH), path="Idempotency-Key")

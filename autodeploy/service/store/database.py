@@ -46,10 +46,7 @@ def make_private(path: Path) -> None:
 def copy_beside(path: Path, revision: str) -> Path:
     """Copies what is committed to `<file>.<revision>`, replacing an older copy of that name; gives its path.
 
-    Raises
-    ------
-    StorageFullError
-        when there is no room for it.
+    Raises StorageFullError when there is no room for it.
     """
     copy = path.with_name(f"{path.name}.{revision}")
     unfinished = copy.with_name(f"{copy.name}.{os.getpid()}.part")
@@ -148,10 +145,7 @@ class Database:
     def write(self) -> Iterator[Session]:
         """One write transaction: committed at the end, rolled back by an exception.
 
-        Raises
-        ------
-        StorageFullError
-            when there is no room for it.
+        Raises StorageFullError when there is no room for it.
         """
         try:
             with Session(self._writer, expire_on_commit=False, info={CLOCK: self._now_in}) as session, session.begin():
@@ -185,10 +179,7 @@ class Database:
     def require_writes(self) -> None:
         """Writes nothing, which a full disk has room for.
 
-        Raises
-        ------
-        DBAPIError
-            when the database is for reading only.
+        Raises DBAPIError when the database is for reading only.
         """
         with self.write() as session:
             session.execute(text("UPDATE alembic_version SET version_num = version_num WHERE 1 = 0"))

@@ -63,10 +63,7 @@ def import_lines(database: Database, lines: Iterable[dict[str, Any]]) -> dict[st
 
     A search that is there stays as it is. One that ran when it was exported waits again.
 
-    Raises
-    ------
-    SpecError
-        naming the line, when this is no export, a newer one, or one that was cut off.
+    Raises SpecError naming the line, when this is no export, a newer one, or one that was cut off.
     """
     try:
         with database.write() as session:
@@ -214,12 +211,8 @@ class Loss:
 def losses_of_downgrade(database: Database, revision: str) -> tuple[Loss, ...]:
     """Losses of a downgrade to that revision; nothing is changed.
 
-    Raises
-    ------
-    NotFoundError
-        when there is no such revision.
-    ConflictError
-        when it is not behind the database, or the database is in use.
+    Raises NotFoundError when there is no such revision; ConflictError when it is not behind the database, or the
+    database is in use.
     """
     _require_behind(database, revision)
     with database.write_engine.connect() as connection:
@@ -245,12 +238,8 @@ def losses_of_downgrade(database: Database, revision: str) -> tuple[Loss, ...]:
 def downgrade(database: Database, revision: str) -> Path | None:
     """Goes back to that revision in one transaction, whatever is lost; gives the copy of an SQLite file made before.
 
-    Raises
-    ------
-    NotFoundError
-        when there is no such revision.
-    ConflictError
-        when it is not behind the database, or the database is in use.
+    Raises NotFoundError when there is no such revision; ConflictError when it is not behind the database, or the
+    database is in use.
     """
     current = _require_behind(database, revision)
     with database.write_engine.begin() as connection:

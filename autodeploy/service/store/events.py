@@ -112,10 +112,7 @@ class IdempotencyKeys:
     def add(self, principal: str, key: str, *, body_hash: str, search_id: str, now: datetime) -> None:
         """Notes a key in the transaction that inserts its search.
 
-        Raises
-        ------
-        sqlalchemy.exc.IntegrityError
-            when another transaction used the key first.
+        Raises sqlalchemy.exc.IntegrityError when another transaction used the key first.
         """
         self.session.add(
             IdempotencyRow(principal=principal, key=key, body_hash=body_hash, search_id=search_id, created_at=now)

@@ -65,10 +65,7 @@ def upgrade(database: Database, revision: str = "head", *, copy: bool = True) ->
     ----------
     copy : an SQLite file that has tables is copied before they change; the path of the copy is given.
 
-    Raises
-    ------
-    StorageFullError
-        when there is no room for the copy; nothing is changed.
+    Raises StorageFullError when there is no room for the copy; nothing is changed.
     """
     if revision == "head" and is_current(database):
         return None
@@ -92,10 +89,7 @@ def ready_database(url: str, connections: int | None = None) -> Database:
     ----------
     connections : to a server, at most; of an SQLite file there are as many as are needed.
 
-    Raises
-    ------
-    ConflictError
-        when PostgreSQL is at another revision.
+    Raises ConflictError when PostgreSQL is at another revision.
     """
     database = Database(url)
     if connections is not None and not database.is_sqlite:
@@ -115,10 +109,7 @@ def ready_database(url: str, connections: int | None = None) -> Database:
 def require_current(database: Database) -> None:
     """Raises unless the database is at the newest revision.
 
-    Raises
-    ------
-    ConflictError
-        naming both revisions.
+    Raises ConflictError naming both revisions.
     """
     current = current_revision(database)
     if current != HEAD_REVISION:

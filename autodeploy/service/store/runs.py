@@ -67,10 +67,8 @@ class Runs:
     def add(self, row: RunRow) -> None:
         """Inserts a run.
 
-        Raises
-        ------
-        sqlalchemy.exc.IntegrityError
-            when another transaction stored the same measurement of the same plan first.
+        Raises sqlalchemy.exc.IntegrityError when another transaction stored the same measurement of the same plan
+        first.
         """
         self.session.add(row)
         self.session.flush()

@@ -148,10 +148,7 @@ def page(
     ----------
     columns : with the id among them.
 
-    Raises
-    ------
-    SpecError
-        when `after` is no longer there, so that nobody knows where to continue.
+    Raises SpecError when `after` is no longer there, so that nobody knows where to continue.
     """
     order = _order(session, where, sort, after)
     ids = _ids(session, where, order, limit)

@@ -72,12 +72,8 @@ def post(
     ----------
     timeout_s : of everything together, in seconds.
 
-    Raises
-    ------
-    Refused
-        when the name has no address that may be connected to.
-    OSError
-        when there is no answer, or none in time.
+    Raises Refused when the name has no address that may be connected to; OSError when there is no answer, or none in
+    time.
     """
     end_s = time.monotonic() + timeout_s
     texts = resolve(target.host, target.port)

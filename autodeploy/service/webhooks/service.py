@@ -82,10 +82,7 @@ class Targets:
     def parse(cls, text: str) -> Targets:
         """From the setting: entries with commas between.
 
-        Raises
-        ------
-        SpecError
-            naming the entry that is none.
+        Raises SpecError naming the entry that is none.
         """
         return cls(_entry(part.strip()) for part in text.split(",") if part.strip())
 
@@ -95,10 +92,7 @@ class Targets:
     def target(self, url: str) -> Target:
         """The target of an address that the list allows, as far as that can be told without asking for the name.
 
-        Raises
-        ------
-        SpecError
-            saying what is wrong with it.
+        Raises SpecError: saying what is wrong with it.
         """
         target = _target(url)
         address = _address(target.host)
@@ -201,10 +195,7 @@ OFF_HINT = Message("services.enable_webhooks")
 class WebhookService:
     """The operator's rules, and in a server or worker the thread that sends.
 
-    Raises
-    ------
-    SpecError
-        when the settings name no targets that can be read, or targets without a secret.
+    Raises SpecError when the settings name no targets that can be read, or targets without a secret.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
@@ -238,10 +229,7 @@ class WebhookService:
     def checked(self, url: str) -> str:
         """The address in its one spelling. The name in it is not looked up: nobody waits for that here.
 
-        Raises
-        ------
-        SpecError
-            when webhooks are off, or may not go there.
+        Raises SpecError when webhooks are off, or may not go there.
         """
         if not self.is_on:
             raise SpecError(OFF, path="webhook", hint=OFF_HINT)
@@ -250,10 +238,7 @@ class WebhookService:
     def secret_of(self, team: str) -> str:
         """Secret that signs the webhooks of that team.
 
-        Raises
-        ------
-        NotFoundError
-            when webhooks are off.
+        Raises NotFoundError when webhooks are off.
         """
         if not self.is_on:
             raise NotFoundError(OFF, hint=OFF_HINT)
