@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
+    from autodeploy.kit.settings import Settings
     from autodeploy.messages import Language
     from autodeploy.service.store.database import Database
 
 
 database_app = typer.Typer(no_args_is_help=True)
-# Nobody runs searches here: settings are read as if without workers, which an SQLite file has none of.
 
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 LARGEST_LINE = 64 * 2**20
@@ -41,17 +41,12 @@ def upgrade(
 ) -> None:
     """Migrate the database to this version; does nothing if it is up to date."""
     from autodeploy.cli.output import notify
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.service.store.database import Database
     from autodeploy.service.store.migration import current_revision
     from autodeploy.service.store.migration import upgrade as migrate
 
-    database = Database(load_settings(jobs="embedded").database_url)
-    try:
+    with any_database() as (database, _):
         copy = migrate(database, copy=not no_copy)
         revision = current_revision(database)
-    finally:
-        database.close()
     if copy is not None:
         notify("database_copied", file=copy)
     notify("database_at", revision=revision)
@@ -61,21 +56,15 @@ def upgrade(
 def status(lang: Lang = LanguageOption.EN) -> None:
     """Print as JSON what the database holds and whether its revision is that of this version; exit code 4 if not."""
     from autodeploy.cli.output import json_text, write_report
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.service.store.database import Database
     from autodeploy.service.store.migration import HEAD_REVISION, current_revision
 
-    settings = load_settings(jobs="embedded")
-    database = Database(settings.database_url)
-    try:
+    with any_database() as (database, settings):
         revision = current_revision(database)
         document = {"database": "sqlite" if database.is_sqlite else "postgresql", "revision": revision}
         document |= {"needed_revision": HEAD_REVISION}
         is_current = revision == HEAD_REVISION
         if is_current:
             document |= _contents(database, settings.worker_alive_s)
-    finally:
-        database.close()
     write_report(json_text(document), None)
     if not is_current:
         raise typer.Exit(SERVICE_ERROR)
@@ -111,21 +100,16 @@ def downgrade(
     """Downgrade the database to an older revision. Stop servers and workers first."""
     from autodeploy.cli.output import notify
     from autodeploy.kit.errors import ConflictError
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.service.store.database import Database
     from autodeploy.service.store.dump import downgrade as go_back
     from autodeploy.service.store.dump import losses_of_downgrade
 
-    database = Database(load_settings(jobs="embedded").database_url)
-    try:
+    with any_database() as (database, _):
         if not yes and (losses := losses_of_downgrade(database, revision)):
             raise ConflictError(
                 Message("cli.downgrade_loses", revision=revision, losses=", ".join(map(str, losses))),
                 hint=Message("cli.export_before_downgrade"),
             )
         copy = go_back(database, revision)
-    finally:
-        database.close()
     if copy is not None:
         notify("database_copied", file=copy)
     notify("database_at", revision=revision)
@@ -193,22 +177,24 @@ def read_age(text: str, option: str = "--older-than") -> timedelta:
 
 
 @contextmanager
+def any_database() -> Iterator[tuple[Database, Settings]]:
+    """The database of the settings at any revision; read as if without workers: nobody runs searches here."""
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+
+    settings = load_settings(jobs="embedded")
+    with closing(Database(settings.database_url)) as database:
+        yield database, settings
+
+
+@contextmanager
 def current_database() -> Iterator[Database]:
     """The database at this version's revision; an SQLite file is brought there."""
     from autodeploy.kit.settings import load_settings
-    from autodeploy.service.store.database import Database
-    from autodeploy.service.store.migration import require_current
-    from autodeploy.service.store.migration import upgrade as migrate
+    from autodeploy.service.store.migration import ready_database
 
-    database = Database(load_settings(jobs="embedded").database_url)
-    try:
-        if database.is_sqlite:
-            migrate(database)
-        else:
-            require_current(database)
+    with closing(ready_database(load_settings(jobs="embedded").database_url)) as database:
         yield database
-    finally:
-        database.close()
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -527,12 +513,9 @@ def _database(lang: Language) -> str:
     settings = load_settings()
     if not settings.has_database():
         return command_text(lang, "no_database_yet")
-    database = Database(settings.database_url)
-    try:
+    with closing(Database(settings.database_url)) as database:
         if not database.ping():
             raise RuntimeError(text_of(lang, "problem.unavailable"))
         current = is_current(database)
-    finally:
-        database.close()
     kind = "SQLite" if settings.is_sqlite else "PostgreSQL"
     return kind if current else command_text(lang, "database_behind", kind=kind)
