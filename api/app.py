@@ -50,8 +50,6 @@ def create_app(
 ) -> FastAPI:
     """The service: API, pages, and the runner of searches.
 
-    Parameters
-    ----------
     settings : by default from the environment.
     planner : the module with the planner's functions.
     database : as in `open_services`.

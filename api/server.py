@@ -318,8 +318,6 @@ def serve(
 ) -> None:
     """Serves until the process is told to stop; then requests drain and running searches go back to the queue.
 
-    Parameters
-    ----------
     when_ready : called with the address of the pages, once requests are answered.
 
     Raises SpecError when the server would be open to other machines without that being said; AutoDeployError when the

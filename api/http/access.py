@@ -108,8 +108,6 @@ MOST_KEYS = 10_000
 class RequestRate:
     """Used by the event loop alone, so nothing is locked.
 
-    Parameters
-    ----------
     per_s : requests of a key a second, in the long run; BURST_S seconds' worth may come at once.
     clock : seconds.
     """
@@ -160,8 +158,6 @@ def principal_of(request: Request) -> Principal:
 class RecognisedRequests:
     """Lets requests through whose key allows them.
 
-    Parameters
-    ----------
     login_page : the answer to a browser whose key is not known.
     """
 

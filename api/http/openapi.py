@@ -98,8 +98,6 @@ MAX_BASELINE_FILE = 1_000_000
 def say_what_is_inside(definitions: dict[str, Any], sent: Iterable[str], ref: Ref) -> None:
     """Changes the schemas of the requests `sent` so that they say it.
 
-    Parameters
-    ----------
     definitions : schemas by type name.
     ref : a reference to one of them.
     """
@@ -215,8 +213,6 @@ def document_request_body(model: type[BaseModel]) -> dict[str, Any]:
 def install(app: FastAPI, *, with_keys: bool) -> None:
     """Makes the app's OpenAPI document complete; it is made once.
 
-    Parameters
-    ----------
     with_keys : whether this server asks for API keys.
     """
     generate = app.openapi

@@ -382,8 +382,6 @@ def time_shares(plan_set: PlanSet, lang: Language) -> list[tuple[str, tuple[Shar
 def search_context(plan_set: PlanSet, lang: Language, shown: Plan | None = None) -> dict[str, Any]:
     """Everything that the template of a finished search reads.
 
-    Parameters
-    ----------
     shown : the plan that is told in detail; the best unless given.
     """
     spec = plan_set.search.spec

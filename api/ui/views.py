@@ -165,8 +165,6 @@ class Views:
     def submit(self, document: Any, *, sure: bool = True) -> str:
         """Starts a search and returns its id.
 
-        Parameters
-        ----------
         sure : whether also what looks like a slip is searched.
 
         Raises DoubtfulSpec with what looks like a slip, where the user is not sure; SpecError with every bad field.

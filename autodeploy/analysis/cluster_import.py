@@ -57,8 +57,6 @@ def import_cluster(
 ) -> ImportedCluster:
     """The cluster that these files, each with its name, describe together.
 
-    Parameters
-    ----------
     profile_name : the profile that they are held against; None: the one system whose nodes look like the rank table's.
     leaf_nodes, leaf_oversubscription : of leaf switches, what no file says; the latter no file does.
 

@@ -94,8 +94,6 @@ def compare_trace(
 ) -> TraceComparison:
     """The run of a profiler's folder against its plan, and its matrix multiplications against a profile.
 
-    Parameters
-    ----------
     spec : says chip grade and number format; without it the profile's default, in bf16.
     """
     profile = load_profile(profile_name)

@@ -35,8 +35,6 @@ GEMM_NAMES = ("gemm_peak_fraction", "gemm_k_half", "gemm_mn_half")
 def gemm_overlay(profile: Profile, rates: ComputeRates, points: Sequence[GemmPoint], source: str) -> dict[str, Any]:
     """The GEMM curve through measured shapes.
 
-    Parameters
-    ----------
     rates : of the device and number format that was measured, from `profile`.
     """
     m, n, k, seconds = (np.array([getattr(p, f) for p in points], dtype=np.float64) for f in ("m", "n", "k", "seconds"))
@@ -56,8 +54,6 @@ def collective_overlay(
 ) -> dict[str, Any]:
     """Efficiency of collectives on each tier that the measured groups cross.
 
-    Parameters
-    ----------
     machine : of `profile`, whose tiers and fixed costs the formulas read.
     """
     nodes = -(-max(point.ranks for point in points) // profile.ranks_per_node)

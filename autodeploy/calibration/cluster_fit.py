@@ -92,8 +92,6 @@ class ClusterFit:
 def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[FitParameter, ...]:
     """The factors that a cluster's runs may move: its family's, its host's, each of its tiers and its software.
 
-    Parameters
-    ----------
     profile : with `pinned` applied.
     pinned : overlay of what benchmarks measured on the cluster; a run does not move it.
     """
@@ -111,8 +109,6 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
 def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, source: str) -> ClusterFit:
     """Maximum a posteriori fit of a cluster's factors to its runs.
 
-    Parameters
-    ----------
     profile : as shipped, with `pinned` applied.
     source : what the overlay's numbers say they come from.
     """
@@ -180,8 +176,6 @@ def alike_runs(
     plan with the same work it is not, and what the fit has absorbed of it is known. So it is with numbers that no fit
     has, such as those of large networks: where the runs exercised them, the fitted factors made up for their errors.
 
-    Parameters
-    ----------
     work : its digest.
     noise : standard deviation of every residual [rows] as a plan with this work sees it: of the runs that had it only
         what repeats differ by, of the others the model's error of theirs too.

@@ -52,8 +52,6 @@ def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
     A run counts when it has the feature or the word, or the degree within a factor of two. What a run does not use (a
     degree of one, a schedule of one stage, a dispatcher of whole experts) needs no evidence: all runs count.
 
-    Parameters
-    ----------
     run : moe (bool), ranks, seq_length, features and the axes of a strategy, as the rows of the table.
     family : of the chips; those that share a fit count, and the family whose errors predictions take.
     """

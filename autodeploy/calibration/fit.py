@@ -109,8 +109,6 @@ def fit(
 ) -> Fit:
     """Maximum a posteriori estimate.
 
-    Parameters
-    ----------
     linear : log(predicted / measured) of every record and its slopes; `differences` makes it of residuals alone.
     sigma : noise of each record, log standard deviation [records].
     upper : limits of the log factors [parameters], none without it.

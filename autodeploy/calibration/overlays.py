@@ -34,8 +34,6 @@ def overlay_numbers(
 ) -> dict[str, dict[str, Any]]:
     """Each number that a fitted parameter multiplies, with its new value, six significant digits.
 
-    Parameters
-    ----------
     profile : whose numbers are multiplied. moved : each parameter, its log factor and the standard deviation of that.
     more : entries of each number beside value, kind, source and note.
     """

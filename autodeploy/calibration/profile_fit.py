@@ -88,8 +88,6 @@ def calibrate(
     """Fit the efficiencies of a profile to the records that ran on it and on those that take its factors, each
     configuration with one weight; without records the priors stand.
 
-    Parameters
-    ----------
     start : log factors to start from.
 
     Raises SpecError if the profile's family has no free parameters.

@@ -309,8 +309,6 @@ def predict_record(
 ) -> Prediction:
     """Predict the run of a record, whatever legality rules say of it: it ran.
 
-    Parameters
-    ----------
     overlay : calibration overlay over the profile. efficiency : values that replace the profile's.
     calibrated : start from the profile as shipped; without, from its priors.
     factors_of : factors of the profile by which slopes are wanted; None wants none.

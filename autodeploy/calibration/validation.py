@@ -327,8 +327,6 @@ def validate(
 ) -> ValidationReport:
     """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
 
-    Parameters
-    ----------
     served : measurements of serving; their rows follow those of runs.
     post_trained : rows of measured steps of post-training, which follow those, and the classes of each.
     unread : lines that are no records; their rows come last.

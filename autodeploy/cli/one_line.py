@@ -47,8 +47,6 @@ def one_line_document(
 ) -> dict[str, Any]:
     """The spec that options say; what is missing stays out, so that the spec names it.
 
-    Parameters
-    ----------
     model : a preset's name, or the path of a config.json or its folder.
     """
     is_file = model.endswith(".json") or Path(model).exists()

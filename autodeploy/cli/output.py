@@ -145,8 +145,6 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[TextIO]:
     Devices, pipes and links (`/dev/null`, `/dev/stdout`) are written to as they are: a renamed file would take their
     place.
 
-    Parameters
-    ----------
     private : only its owner reads it.
 
     Raises SpecError when the file can't be written.
@@ -218,8 +216,6 @@ def table_text(
 ) -> str:
     """Rows under their titles in the columns of the terminal; long cells are folded, those of `whole` columns never.
 
-    Parameters
-    ----------
     spare : columns of a table that is too wide for the terminal that are left out sooner than any cell is folded:
         those without a value, then one after the other.
     """

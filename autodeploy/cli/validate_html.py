@@ -35,8 +35,6 @@ plot.replaceChildren();Plotly.newPlot(plot,figure.data,figure.layout,{displaylog
 def report_html(report: ValidationReport, records: Sequence[Record], lang: Language = "en") -> str:
     """The whole page; the same bytes for the same report.
 
-    Parameters
-    ----------
     records : those of the report's first rows, in their order; rows of unread lines follow.
     """
     points = speed_points(report, records, lang)

@@ -249,8 +249,6 @@ def spread_of(
 ) -> Spread:
     """Spread of the prediction of a run.
 
-    Parameters
-    ----------
     run : moe (bool), ranks, shares_node (bool), tp, pp, cp, ep, seq_length, features (list of names that no family may
         have measured).
     parameter_variance : of the run's log step time, from the uncertainty of the fitted numbers; of runs like the
@@ -378,8 +376,6 @@ def names_of(maker: str, regime: str) -> tuple[str, ...]:
 def memory_spread(maker: str, run: Mapping[str, Any], *, regime: str = STEADY, on_card: bool = True) -> MemorySpread:
     """Spread of the peak of a run.
 
-    Parameters
-    ----------
     maker : of the chip, the first word of its family. run : seq_length, pp, ep, cp, features. on_card : what is
         beside the allocator counts, which is assumed.
     """
@@ -404,8 +400,6 @@ def widening(freedom: float, squares: Sequence[float]) -> float:
 def conditioned(variance: float, pair_variance: float) -> float:
     """Variance of an error once another one on the same cluster is known.
 
-    Parameters
-    ----------
     variance : of either error. pair_variance : of their difference, repeat noise left out.
 
     Notes
@@ -478,8 +472,6 @@ def _quantile(believed: Belief, probability: float) -> float:
 def belief(seen: tuple[MemorySeen, ...], configuration: str, log_sigma: float, peaks: int) -> Belief:
     """Belief about the plans of one configuration.
 
-    Parameters
-    ----------
     seen : of one family on one cluster, at least one. configuration : digest of these plans' own. log_sigma : standard
         deviation of x before anything was seen. peaks : measured peaks that it rests on.
 

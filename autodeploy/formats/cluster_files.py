@@ -392,8 +392,6 @@ def read_cluster_file(path: Path, *, op: str | None = None, ranks: int | None = 
 def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = None) -> ClusterFile:
     """Contents of a text, of whichever kind it is.
 
-    Parameters
-    ----------
     op, ranks : of a collective benchmark that does not say them.
 
     Raises SpecError with the line of what can't be read.

@@ -63,8 +63,6 @@ def import_document(
 ) -> ImportResult:
     """The spec in a text: an own spec or PlanSet, a Hugging Face config.json, a launch script or file.
 
-    Parameters
-    ----------
     text : at most 1 MB, of a script or TOML 200,000 characters.
     filename : helps where the content alone doesn't tell, by its suffix.
     variables : variables of a launch script, as its environment would set them.

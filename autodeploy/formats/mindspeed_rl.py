@@ -106,8 +106,6 @@ def import_mindspeed_rl(
 ) -> ImportResult:
     """The spec that a MindSpeed-RL configuration trains.
 
-    Parameters
-    ----------
     name : of the model, or of a preset where the model is in another file.
     base_dir : folder of the file, whose `model/NAME.yaml` has the shape.
 
@@ -298,8 +296,6 @@ class KeyedArguments(LaunchArguments):
 def sections(arguments: LaunchArguments, variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """`megatron_training` and `actor_config`.
 
-    Parameters
-    ----------
     variables : values of what scripts keep in variables; what is not among them is asked for at the start.
     """
     common: dict[str, Any] = {}

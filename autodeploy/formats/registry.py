@@ -103,8 +103,6 @@ def export(
 ) -> Artefact:
     """The plan in the format of that name.
 
-    Parameters
-    ----------
     timeline : simulates the plan's pipeline; only formats of the pipeline call it.
     lang : of documents for people; what another program reads has none.
 

@@ -53,8 +53,6 @@ class Deadline:
     Calling it is true once the present part is to end: at first the search, after `weigh` the ranking by risk, after
     `finish` also its report.
 
-    Parameters
-    ----------
     should_cancel : whether the user wants the search to end.
     started : `time.monotonic()` at its begin. limit_s : wall-clock seconds from there.
     """

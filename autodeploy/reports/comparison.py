@@ -320,8 +320,6 @@ def rehearsal_lines(
 ) -> list[str]:
     """One sentence a line, each a message of the catalogue.
 
-    Parameters
-    ----------
     changed, layer_s : as `autodeploy.analysis.rehearsal.Rehearsal` has them.
     """
     fewer = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in changed.items())

@@ -54,8 +54,6 @@ _DROPPED = ("schedule", "regret", "versus_best", "")
 def render_first(plan_set: PlanSet, lang: Language = "en", columns: int = 100, next_lines: Sequence[str] = ()) -> str:
     """The report as text of at most `columns`; of 24 lines, and plans with fewer nodes where they were asked for.
 
-    Parameters
-    ----------
     next_lines : commands that make sense now; those of a search in this database unless given.
     """
     best, steps = best_of(plan_set), list(next_lines or next_steps(plan_set, spec_of(plan_set.search)))

@@ -416,8 +416,6 @@ def report_blocks(
 ) -> list[Block]:
     """All that a report says below its title.
 
-    Parameters
-    ----------
     plan : the plan that is told in detail; the best unless given.
     wide : whether tables have the columns that a terminal has no room for.
     next_lines : commands that make sense now; those of a search in this database unless given.
@@ -516,8 +514,6 @@ def no_plan(plan_set: PlanSet, lang: Language) -> list[Block]:
 def next_steps(plan_set: PlanSet, spec: Spec, site: str = "", *, served: bool = False) -> list[str]:
     """Commands that make sense now, with the real plan's id, and the address of the search's page.
 
-    Parameters
-    ----------
     site : where the pages of the search are. served : whether a service there has the search, so that commands ask it.
     """
     page = f"{site}/searches/{plan_set.search.id}" if site and plan_set.search.id else ""

@@ -23,8 +23,6 @@ def launch_rules(
 
     A strategy whose degrees contradict the cluster is judged too.
 
-    Parameters
-    ----------
     prepared : the spec resolved, where it is already.
 
     Raises SpecError if the spec has no strategy, or asks for something that can't be planned with.

@@ -62,8 +62,6 @@ def plan(
 ) -> PlanSet:
     """Search the strategies of a spec and return the best, ranked and explained.
 
-    Parameters
-    ----------
     of : the spec that plans are named after, where this one is a part of it.
     alone : only the ranked plans, for a caller that reads nothing else: half the proof, nothing to compare them with,
         no other batches or cards that would divide better, no reason why nothing fits.

@@ -81,8 +81,6 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     levelled as by a search. An illegal strategy is predicted as if it could run: `broken_rules` are those on which
     `check` fails.
 
-    Parameters
-    ----------
     features : exactly the features that are on; None: those of the strategy, or of the spec where it names none.
 
     Raises SpecError if the spec has no strategy, or its degrees contradict the cluster.

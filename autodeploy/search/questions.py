@@ -126,8 +126,6 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
 
     Axes that it does not give are those of the best plan that has the others; `is_whole` says what stands as it is.
 
-    Parameters
-    ----------
     best : what a search for this spec found, where that is known; None searches.
     """
     return _explained(spec, strategy, best, alone=False)
@@ -170,8 +168,6 @@ def _explained(spec: Spec, strategy: Strategy, known: PlanSet | None, *, alone: 
 def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan:
     """The plan of a strategy: as it stands where it `is_whole`, else as `why_not` completes it.
 
-    Parameters
-    ----------
     best : as of `why_not`; None searches for nothing to compare it with.
 
     Raises SpecError if its degrees contradict the cluster, or no plan has what it gives.

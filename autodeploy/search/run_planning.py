@@ -72,8 +72,6 @@ def plan_time_to_train(
 ) -> PlanSet:
     """Plans in the order of the days to the last token: those of the best recovery, and the best of every other one.
 
-    Parameters
-    ----------
     plan : searches the spec under one recovery; its plans are named after `of`.
 
     Raises SpecError where no recovery can be planned.
@@ -212,8 +210,6 @@ LAYOUT: Final = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "sche
 def spare_rows(spec: Spec, today: Plan, plan: Callable[[Spec], PlanSet], stop: Deadline) -> tuple[SpareRow, ...]:
     """One row for each number of nodes in `search.spare_nodes` that leaves cards to plan on.
 
-    Parameters
-    ----------
     today : the recommended plan on all cards. plan : searches a spec of fewer cards; its plans may leave cards idle,
         as a batch seldom divides by what is left.
     """

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 def refuse_illegal(plan_set: PlanSet, plan: Plan, to: str, judge: Callable[[Spec], LaunchRules]) -> None:
     """Refuses a plan that a format's framework does not start: on these chips, of this training, or by a rule.
 
-    Parameters
-    ----------
     judge : says what the target of a spec has against its strategy.
 
     Raises UnsupportedError with every rule that the plan breaks, and the frameworks on these chips that start it.

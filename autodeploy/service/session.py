@@ -207,8 +207,6 @@ class Services(Questions):
     def ask_ahead(self, view: PlanView, name: str, spec: Spec, strategies: Iterable[Strategy]) -> None:
         """Has what `changed` would answer computed while nobody waits, of so many strategies as there is time for.
 
-        Parameters
-        ----------
         name : of where they start from: the set of the same name is not begun anew.
         """
         if self.ahead is not None:
@@ -244,8 +242,6 @@ class Services(Questions):
     def export(self, view: PlanView, to: str, lang: Language = "en", *, rehearse: str | None = None) -> Artefact:
         """A stored plan in a format of `exporters`; the pipeline is simulated where the format shows it.
 
-        Parameters
-        ----------
         lang : of documents for people.
         rehearse : "1node", "8nodes" or so: not the plan but its rehearsal there, which says what differs.
 
@@ -356,8 +352,6 @@ def open_services(
 
     An SQLite file is brought to the newest revision, being this program's own; PostgreSQL is migrated on purpose.
 
-    Parameters
-    ----------
     with_runner : whether this process answers for queued searches: runs them (embedded) or sends them to workers.
     as_worker : whether it is such a worker.
     planner : the module with the planner's functions.

@@ -137,8 +137,6 @@ def default_space(
     Tensor parallel groups stay inside a node: across nodes one layer's collectives would cross the scale-out network
     many times. Context parallelism leaves a rank at least 4K tokens of a sequence, but where it is asked for.
 
-    Parameters
-    ----------
     deepep : the release launches this dispatcher.
     """
     tp = [t for t in divisors(node_ranks) if model.common_heads % t == 0]

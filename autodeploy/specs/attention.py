@@ -317,8 +317,6 @@ class Part:
 class AttentionKind(Part):
     """A way in which layers attend.
 
-    Parameters
-    ----------
     name : as features, stacks of software and networks say it. types : of layers that it alone has.
     faults : what else of its fields contradicts itself.
     matrices, vectors : parameters of the attention of a layer of a type, in matrices and beside them without the

@@ -37,8 +37,6 @@ def of_plan(before: Strategy, after: Strategy, given: Collection[str]) -> Strate
     A search chose everything in a plan. Where an axis changes, so does what was chosen for it; where none does,
     everything else stands.
 
-    Parameters
-    ----------
     after : the strategy with the changes. given : the fields that they name.
     """
     gone, axes = {"dp"}, _turned(before, after)

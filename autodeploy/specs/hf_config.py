@@ -41,8 +41,6 @@ _IDENTITY = ("architectures", "model_type", "_name_or_path")
 def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = None) -> tuple[ModelSpec, Diagnostics]:
     """The model a `config.json` describes, and what was taken, defaulted, ignored or contradicted.
 
-    Parameters
-    ----------
     data : the file's content, or its mapping.
     name : the model's name; otherwise the file's `_name_or_path` or architecture.
 

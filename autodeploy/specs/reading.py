@@ -210,8 +210,6 @@ def read_spec_file(path: Path | str, doubt: Callable[[str], None] | None = None)
 def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Callable[[str], None] | None = None) -> Spec:
     """The validated spec in a mapping.
 
-    Parameters
-    ----------
     document : mapping as read from YAML, JSON or a request body.
     base_dir : where `hf_config` and an own hardware profile are looked for. Absent, for documents that come over the
         network, files can't be named: the model's configuration stands in the document itself.

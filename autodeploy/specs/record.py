@@ -226,8 +226,6 @@ class Diagnoses:
 def read_record(value: Any, fields: Iterable[str], measured: Iterable[str]) -> Any:
     """A record's mapping in the words of the documents, with its diagnoses; anything but a mapping as it is.
 
-    Parameters
-    ----------
     fields : of a record. measured : of what it measured.
     """
     if not isinstance(value, Mapping) or "diagnoses" in value:

@@ -57,8 +57,6 @@ def facts_of(
 ) -> RlFacts:
     """The numbers of a launch.
 
-    Parameters
-    ----------
     ranks : of the whole launch. per_card : dies of a card.
 
     Raises UnsupportedError where a split is not published, or nodes would be shared by training and generation.

@@ -334,8 +334,6 @@ class SearchSpec(Document):
     def release(self, vendor: str | None, framework: str | None = None) -> Release | None:
         """The release that a plan on this vendor's chips is for; None where no framework is meant.
 
-        Parameters
-        ----------
         vendor : None where it isn't known.
         framework : another one than the target, for a plan that is exported to it: its default release.
 

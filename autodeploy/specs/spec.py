@@ -223,8 +223,6 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
     Its `model` is a preset's name, an inline model, {preset: name, ...changes}, {hf_config: ...} or a raw Hugging Face
     config.json.
 
-    Parameters
-    ----------
     document : mapping as read from YAML, JSON or a request body.
     read_hf_model : turns an {hf_config: ...} mapping into a model; `importers.spec_file` brings it.
 

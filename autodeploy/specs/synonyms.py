@@ -38,8 +38,6 @@ def _fields() -> Mapping[str, tuple[str, ...]]:
 def synonym_hint(path: str, value: object) -> str:
     """The field that an unknown key of a spec means, where the key is somebody's word for it; else nothing.
 
-    Parameters
-    ----------
     path : the JSON pointer of the key.
     value : what stands there; a number of nodes is told as the spec takes it.
     """

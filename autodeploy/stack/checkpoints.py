@@ -69,8 +69,6 @@ def checkpoint_format(
 ) -> CheckpointFormat | None:
     """The format that a launch of a release saves; None where nothing is known of the release.
 
-    Parameters
-    ----------
     asked : the format's name; None: the default, or the one that is written beside training.
     asynchronous : whether it is to be written beside training. sharded : whether replicas share the parameters.
 
@@ -104,8 +102,6 @@ def checkpoint_format(
 def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: bool) -> None:
     """Raises where a launch that keeps the optimizer's states twice is to save checkpoints that exclude it.
 
-    Parameters
-    ----------
     is_format_asked : whether the format itself was asked for, or only checkpoints beside training.
 
     Raises SpecError with the field.

@@ -24,8 +24,6 @@ _LEAST_VALUES = {"*": 0, "+": 1}
 class RegisteredFlag:
     """A flag as a parser knows it.
 
-    Parameters
-    ----------
     name : with its dashes; of a configuration key the dotted path.
     type : `flag` (it takes no value), int, float, str, or the name of the parser's own converter.
     choices : the only values there are; empty: any.

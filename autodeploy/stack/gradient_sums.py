@@ -25,8 +25,6 @@ EXPERT_FUSION: Final = "--gemm-gradient-accumulation-fusion"
 def in_mindspeed(grouped: bool, *, plain_apart: bool, experts_fused: bool) -> frozenset[str]:
     """The words for a MindSpeed launch with experts or without.
 
-    Parameters
-    ----------
     grouped : experts are one grouped product. plain_apart, experts_fused : the two flags.
     """
     ways = {PLAIN_APART} if plain_apart else set[str]()

@@ -67,8 +67,6 @@ def _all_rules() -> dict[str, tuple[LaunchRule, ...]]:
 def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> list[LaunchRule]:
     """The rules that a launch breaks, in order.
 
-    Parameters
-    ----------
     facts : what is known of the launch; rules about anything else are left out. engine : that generates; empty: not
         known yet, so that rules of single engines are left out.
     """

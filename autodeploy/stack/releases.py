@@ -44,8 +44,6 @@ class Component:
 class Release:
     """Commits of a framework's repositories that run together.
 
-    Parameters
-    ----------
     vendors : of chips that it runs on, in lower case; None: any but `without`.
     is_default : whether a spec that names no release means this one, on these vendors.
     cuts_latents : whether down projections of latent attention are cut over tensor-parallel ranks, or whole on each.
@@ -182,8 +180,6 @@ def release_named(name: str) -> Release:
 def release_of(framework: str, vendor: str | None, name: str | None = None) -> Release:
     """The release that a framework means on a vendor's chips.
 
-    Parameters
-    ----------
     vendor : None where it isn't known: the first default is meant.
     name : of the release; None: the framework's default there.
 

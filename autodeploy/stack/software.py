@@ -213,8 +213,6 @@ class Software:
 def resolved(stack: Stack, run: Run, overrides: Mapping[str, str] | None = None) -> Software:
     """Facts of a stack for a run: the one reading of stack documents.
 
-    Parameters
-    ----------
     overrides : of single facts, by "section.name": on or off for features, a value for formats and settings.
     """
     if not overrides and shipped_stacks().get(stack.name) is stack:
@@ -425,8 +423,6 @@ def unnamed_features(target: str, vendor: str | None, run: Run | None = None) ->
 def stack_of_run(framework: str, source: str, vendor: str, generation: str, run: Run) -> Stack:
     """The stack that a record ran on: the most particular of those whose conditions it meets.
 
-    Parameters
-    ----------
     framework : in the record's own words. generation : of its chip.
     """
     words = re.sub("[^a-z0-9]", "", framework.lower())

@@ -214,8 +214,6 @@ def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[],
     off takes its strategy field back to the framework's usual (`switches.STATED`). Rows: the strategy with none of its
     features (baseline); each alone on the baseline; all one after the other in `order`; each left out of all.
 
-    Parameters
-    ----------
     order : features (or groups) of the cumulative rows; those it leaves out follow in the order of the vocabulary.
 
     Post-training: mechanisms of `rl_switches` come first, those of its update after them.

@@ -286,8 +286,6 @@ def ablate_published(
 ) -> PublishedReport:
     """Every figure of every case of a folder, and what they make of each system.
 
-    Parameters
-    ----------
     ends : also predict each figure at both ends of each assumed input.
     tell : called with each case's title before it is run.
 

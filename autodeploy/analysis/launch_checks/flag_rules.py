@@ -84,8 +84,6 @@ class FlagRule:
 class FlagValue:
     """Reading of a name of the rules from flags: the first of them that is given, or an expression.
 
-    Parameters
-    ----------
     several : of entries with commas or blanks between them the count, the first that a set of them yields, the
         greatest or the product.
     has : whether this is one of the entries.
@@ -155,8 +153,6 @@ def words() -> dict[str, str]:
 class FlagValues(Mapping[str, Any]):
     """Values of the names that rules use in a launch; a name without a known value raises `NotKnown`.
 
-    Parameters
-    ----------
     ranks : processes of the launch; None where nothing says how many.
     generation : of its chips.
     """

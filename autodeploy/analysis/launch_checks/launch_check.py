@@ -252,8 +252,6 @@ def check(
 
     A launch that breaks a rule so that nothing can be predicted has a report without a plan.
 
-    Parameters
-    ----------
     planner : `autodeploy.search.planner`, or what stands for it.
     baseline : what was good before; the launch may be slower than it by `limits.max_slowdown` (5 % if absent).
 

@@ -77,8 +77,6 @@ def judge_script(
 ) -> FlagVerdict:
     """The command line of a script against the release that it is for.
 
-    Parameters
-    ----------
     ranks : processes of the launch, where they are known.
     release : its name; None: the framework's default on these chips.
     """
@@ -171,8 +169,6 @@ def check_unread(
 ) -> CheckReport:
     """The report of a script that no spec could be made of, where it breaks a rule that says why it can't start.
 
-    Parameters
-    ----------
     refusal : why there is no spec.
     own_profiles : whether the cluster may be a file; not for a request from the network.
     folder : where files are looked for that the script names.

@@ -140,8 +140,6 @@ class ProbeFit:
 def fit_probe(profile: Profile, probe: ProbeFile) -> ProbeFit:
     """The profile's numbers through what a probe measured.
 
-    Parameters
-    ----------
     profile : as shipped, or a user's own.
     """
     points = [each for each in probe.measurements if _priced(each)]

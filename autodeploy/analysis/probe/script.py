@@ -268,8 +268,6 @@ MOST_PLANS = 3
 def request_of(spec: Spec, plans: Sequence[Plan], *, nodes: int = 1, ranks: int | None = None) -> dict[str, Any]:
     """Measurements for the best of a spec's plans.
 
-    Parameters
-    ----------
     plans : best first; the first three count. nodes, ranks : of the launch that will measure; without `ranks`, all of
         the nodes'.
 

@@ -44,8 +44,6 @@ PARTS = tuple(field.name for field in fields(PhaseCost))
 def unit_times(context: Context, candidate: Candidates) -> dict[str, dict[str, float]]:
     """Seconds of a layer, forward and backward together, by kind of layer and by part.
 
-    Parameters
-    ----------
     context, candidate : `autodeploy.search.planner.lowered` of a plan.
     """
     classes = step_classes(unit_costs(context, candidate), candidate, context)
@@ -92,8 +90,6 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: Planner) -> Reh
     Of the shapes that its target launches and that fit, one that keeps the schedule and has the largest expert group,
     as exchanges are what a small launch says least of; of those the one after which least is in doubt (`doubts`).
 
-    Parameters
-    ----------
     nodes : "1node", "2nodes" and so on.
 
     Raises SpecError where there is no such number of nodes, or the plan has no more cards than that; UnsupportedError

@@ -52,8 +52,6 @@ def says_every_chunk(plan: Plan) -> bool:
 def kept_layers(plan: Plan, pp: int, dropped: int) -> KeptLayers:
     """The layers of a rehearsal with `pp` stages: half of them the plan's first stages, the others its last ones.
 
-    Parameters
-    ----------
     dropped : layers that every chunk has fewer, the last ones of it; each keeps one.
     """
     strategy = plan.strategy
@@ -119,8 +117,6 @@ def degrees_of(plan: Plan, model: ModelSpec, ranks: int) -> list[Degrees]:
     No rehearsal has more replicas than its plan. One stage stands for several where no two can be had; it shows nothing
     of the pipeline, and where the schedule has chunks or pairs they follow each other on it without.
 
-    Parameters
-    ----------
     ranks : of the rehearsal.
     """
     strategy = plan.strategy
@@ -157,8 +153,6 @@ def rehearsal_of(
 ) -> Shape:
     """The rehearsal of a plan on so many cards.
 
-    Parameters
-    ----------
     spec : the plan's. num_npus, ranks : of the rehearsal; ranks are devices, of which a card may have two. launchable :
         memory choices that its target has without the plan's schedule, where that is lost; None: all.
 

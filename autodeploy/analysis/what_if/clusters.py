@@ -51,8 +51,6 @@ def points_on(
 ) -> ClusterAnswer:
     """The fewest cards of an offer that meet the deadline, and the plans of all counts that were searched for.
 
-    Parameters
-    ----------
     spec : on that cluster, as `on_offer` gives it.
 
     Raises SpecError as `recommend`.

@@ -69,8 +69,6 @@ OFFLOADS: Final[tuple[tuple[Offload, ...], ...]] = (
 def generation_neighbours(launched: Strategy, cards: int, *, off_policy: bool = False) -> Iterator[Neighbour]:
     """Every way of generating that is one change away, in a fixed order; none of a launch that only trains.
 
-    Parameters
-    ----------
     cards : that train and generate. off_policy : also ways to train on responses of older policies, which a launch that
         does so already may change, too.
     """
@@ -169,8 +167,6 @@ def neighbours(
 ) -> Iterator[Neighbour]:
     """Every strategy one change away that the launch target has a name for, in a fixed order.
 
-    Parameters
-    ----------
     plan : the launch as predicted. launched : its strategy as written. on : features that it runs with. off_policy : as
         of `generation_neighbours`. software : what the launch's stack asks of the host.
     """

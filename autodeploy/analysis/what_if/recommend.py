@@ -42,8 +42,6 @@ def recommend(
     Looked at are whole nodes in numbers without a prime factor above 7: others leave cards or batch undivided. The
     sweep's estimate brackets the answer by bisection, searches of small effort settle it.
 
-    Parameters
-    ----------
     days : the deadline. npu_hours : the budget in card-hours; with a deadline too, the answer keeps both.
     tokens : default: the spec's. max_npus : default: 16 times the spec's cards.
 
@@ -79,8 +77,6 @@ def recommend_with_plans(
 ) -> tuple[Recommendation, dict[int, Plan]]:
     """`recommend`, and the plan of each number of cards that was searched for.
 
-    Parameters
-    ----------
     beside : multiples of the cards of the answer (of the most cards, where none meets the deadline) that are searched
         for as well.
     """

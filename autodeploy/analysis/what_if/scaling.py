@@ -25,8 +25,6 @@ SEARCH = {**SHORT_SEARCH, "effort": 0.1, "time_limit_s": 30.0}
 def scaling(spec: Spec, best: Plan, *, planner: Planner) -> ScalingReport:
     """The best step for each number of cards; the spec's own row is its best plan.
 
-    Parameters
-    ----------
     best : the best plan that a search for this spec found.
     """
     rows = []

@@ -103,8 +103,6 @@ def log_sigma_of(residuals: Floats, weights: Floats | None = None) -> float:
     Of n exchangeable residuals the one of rank 0.8 (n + 1) does (conformal prediction); between ranks linear, beyond
     the last the last.
 
-    Parameters
-    ----------
     weights : of each residual [records]: those of one configuration share one. One each without it.
     """
     weights = np.ones(len(residuals)) if weights is None else weights
@@ -133,8 +131,6 @@ def class_spread(
 ) -> ClassSpread:
     """Spread of the narrowest class of a run that has enough records in `basis`.
 
-    Parameters
-    ----------
     left_out, parameter_variance : of every record of `basis`: its left-out residual, and the part of that residual's
         variance that comes from the parameters.
     """
@@ -176,8 +172,6 @@ def class_spreads(
 def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], residuals: Floats) -> dict[str, Any]:
     """Memory in the coverage table: spread by class, and runs of the records.
 
-    Parameters
-    ----------
     rows : `run_row` of every record with a memory. regimes : STEADY or FEW_ITERATIONS of each. residuals : of each,
         log(predicted / measured).
     """

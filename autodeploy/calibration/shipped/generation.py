@@ -98,8 +98,6 @@ def with_numbers(model: Generation, values: Mapping[str, float]) -> Generation:
 def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: float = NOISE) -> GenerationFit:
     """The maximum a posteriori numbers of a system.
 
-    Parameters
-    ----------
     records : of this system alone. noise : log standard deviation of a record.
     """
     prior = generation_numbers(load_profile(profile), calibrated=False)

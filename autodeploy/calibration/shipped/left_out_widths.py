@@ -79,8 +79,6 @@ def width_table(calibration: Calibration, rows: Sequence[Mapping[str, Any]]) -> 
     """Width of the parameters of a fit that plans read, as the coverage table has it, six significant digits:
     `log_sigma`, from so many configurations `n`; 0 where refits leave a number as it is.
 
-    Parameters
-    ----------
     rows : of the coverage table, one a record of the calibration.
     """
     if not rows:

@@ -50,8 +50,6 @@ OWN = "/own"  # after the family of a profile that a user brought: its numbers w
 def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: bool = True) -> Profile:
     """The hardware profile of a cluster spec, with its overlay and overrides; `calibrated` as shipped, else its priors.
 
-    Parameters
-    ----------
     overlay : file of an overlay that takes the place of the spec's own.
 
     Raises ProfileError if there is none of this name, or a number is not valid, with the path into the spec.
@@ -273,8 +271,6 @@ def spec_context(
 ) -> Context:
     """The context of a spec, on its own cards and batch unless others are given.
 
-    Parameters
-    ----------
     release : band of the software; None is that of the spec's own.
     efficiency : values that replace the profile's. host : what the stack asks of it; None is what the spec's own does.
 

@@ -66,8 +66,6 @@ def family_of(
 ) -> SkewFamily:
     """The loads behind a stated factor; even without one, and under a forced router.
 
-    Parameters
-    ----------
     share : of the variance that lasts, in place of the prior's.
     """
     experts = model.n_routed_experts or 1

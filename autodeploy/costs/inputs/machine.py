@@ -114,8 +114,6 @@ def machine_of(
 ) -> Machine:
     """The machine that a profile describes.
 
-    Parameters
-    ----------
     release : band of the framework release, for its software factor; None is the current one.
     efficiency : values that replace the profile's, scalars or arrays: a fit varies them here.
     features : those of kernels, host and allocator that are on. software : what the stack asks of the host.
@@ -258,8 +256,6 @@ def replica_groups(candidates: Candidates, machine: Machine, world: int, parts: 
     Where replicas lie outside the stages a context-parallel group is in one piece, and the next replica's is a
     pipeline away.
 
-    Parameters
-    ----------
     parts : the first of so many equal parts of each group [n]: a divisor of dp where replicas lie outside the stages.
     """
     c = candidates

@@ -51,8 +51,6 @@ def shard_times(
     Where several groups hold all shards (HSDP), those that hold the same one add up its gradients after they were
     reduced: an all-reduce of 1 / D of them.
 
-    Parameters
-    ----------
     gathers : how often parameters are gathered [n]. reduces : whether gradients are copied to their reduction.
     """
     memory = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)

@@ -160,8 +160,6 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
     Imbalance, of experts and of packed documents, is priced as the difference between the busiest and the mean rank:
     compute_s is the balanced work.
 
-    Parameters
-    ----------
     pairs : a schedule may run its forward against a backward pass.
     """
     table, features, zero, times = layer.table, layer.features, layer.zero, layer_times(layer)

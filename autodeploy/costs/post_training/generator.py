@@ -67,8 +67,6 @@ def generator_of(
 ) -> Generator:
     """The model as each replica of a layout generates with it.
 
-    Parameters
-    ----------
     numbers : of generation; absent: those of the profile as shipped.
     taken_bytes : of each device, by what training leaves on it.
 

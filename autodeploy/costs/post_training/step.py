@@ -106,8 +106,6 @@ def combined(
 ) -> RlStep:
     """A step of an update and of generation, each on its own cards, or both on the same.
 
-    Parameters
-    ----------
     layout : placement, staleness, partial rollout and offload; its split is that of the parts.
     overheads : of the framework; None: what is usual. Its time of the host is the phase `preparation` of training.
     beyond_memory : also a step that needs more memory than a die has.
@@ -135,8 +133,6 @@ def placed(
 ) -> tuple[Step, float]:
     """The phases of a step where the placement lets them run, and the seconds of the hand-over.
 
-    Parameters
-    ----------
     training, generating : factors of what training and generation take, one or [n]; what the framework adds and moves
         between memories keep theirs.
     """

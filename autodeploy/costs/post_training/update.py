@@ -117,8 +117,6 @@ def update_part(
 ) -> UpdatePart:
     """Training on `npus` cards of the cluster.
 
-    Parameters
-    ----------
     strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
     features, trained : as of `update_context`.
 
@@ -151,8 +149,6 @@ def update_parts(
 ) -> list[UpdatePart | SpecError]:
     """`update_part` of several strategies and their `pack_tokens`, or what refuses them; layers are priced together.
 
-    Parameters
-    ----------
     within_memory : of those whose policy alone needs more memory than a die has, that is said and no time predicted.
     """
     trainers = _Trainers(model, profile, cluster, rl, npus, features, trained)

@@ -109,8 +109,6 @@ def _host_room_bytes(priced: Priced) -> float:
 def build_problem(priced: Priced, *, choices: frozenset[str], menu: bool = True) -> InnerProblem:
     """The problem of a candidate.
 
-    Parameters
-    ----------
     menu : keep only the choices worth deciding about; a fixed strategy keeps all it names.
     choices : memory choices that may be used. "full" among them keeps one whole layer of workspace on every stage.
     """
@@ -188,8 +186,6 @@ def under_limit(problem: InnerProblem, priced: Priced) -> InnerProblem:
 def repriced(problem: InnerProblem, priced: Priced, *, choices: frozenset[str]) -> InnerProblem:
     """The problem at the prices of the same candidate on another machine.
 
-    Parameters
-    ----------
     choices : memory choices, all of them kept.
     """
     options = _options(priced, choices, menu=False)
@@ -217,8 +213,6 @@ def _costs(priced: Priced, shape: tuple[str, int, int], options: tuple[MemoryOpt
 def costs_on(problem: InnerProblem, batch: Priced, rows: Ints) -> ChunkCosts:
     """Sums of a candidate's chunks on the machines of some rows of a batch, each the same candidate.
 
-    Parameters
-    ----------
     problem : at the prices of one of the rows; a row frees and swaps what it does.
     """
     classes, pairs, none = batch.classes, batch.classes.pair_tables, np.zeros(len(rows))

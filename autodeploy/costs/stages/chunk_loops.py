@@ -1,7 +1,5 @@
 """Loops over the chunks of many layouts: a search runs through these more often than through all else.
 
-Parameters
-----------
 layout : layers of each class in each chunk [n, pp, vpp, classes], whole or parts of some.
 
 Costs come by row: one for each layout, or one for all.

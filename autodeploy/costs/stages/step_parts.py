@@ -325,8 +325,6 @@ def synchronised_of(
 ) -> Floats:
     """Seconds of reducing gradients and gathering weights that nothing hides [n].
 
-    Parameters
-    ----------
     cost : of a layer or a piece.
     layers : layers of a stage [n]: the bucket that completes last holds about one of them.
 

@@ -372,8 +372,6 @@ def update_copy_bytes(priced: Priced, dense_params: Floats, expert_params: Float
     FP32: at most the largest one, or a rank's whole share of the parameters where states are sharded. One that casts
     16-bit moments of a group of parameters, dense ones or experts, to FP32 holds both of all of them at once.
 
-    Parameters
-    ----------
     dense_params, expert_params : parameters of each stage's rank [pp]. ends : stages with an embedding or a head [pp].
 
     References

@@ -46,8 +46,6 @@ PATH = "/strategy/recompute"
 def refuse_beside(applied: Mapping[ChoiceKey, Ints], stage_layers: Ints) -> None:
     """Refuses layers that recompute by operator and use another choice of the same tensors: the policy is of all.
 
-    Parameters
-    ----------
     applied : layers of each stage that use a choice [pp]. stage_layers : of each stage [pp].
 
     Raises SpecError with the other choice.
@@ -86,8 +84,6 @@ def candidate_of(
     down (`refuse_fractions` is for who predicts it), of micro batches up (the fullest replica sets the time).
     Absent, `etp` is tp on Ascend and 1 elsewhere, as the frameworks' defaults are.
 
-    Parameters
-    ----------
     possible : refuse what can't be simulated; False makes a candidate of anything, for rules to say what is wrong.
     """
     tp, pp, cp = strategy.tp, strategy.pp, strategy.cp

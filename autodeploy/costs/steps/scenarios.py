@@ -104,8 +104,6 @@ def step_times_in(
 ) -> Floats:
     """Step time of each candidate under its layout in each world [n, worlds], from the estimate's own formulas.
 
-    Parameters
-    ----------
     context : with the profile whose numbers move.
     at : numbers in place of the profile's, from which the worlds depart.
     limits : fractions stay at most 1, and links within what they can carry; a slope is wanted without.
@@ -365,8 +363,6 @@ def sensitivities(
 
     Forward differences: a world for each factor, in which it alone has moved.
 
-    Parameters
-    ----------
     context : with the profile whose numbers the factors multiply.
     at : numbers in place of the profile's, where the slopes are wanted.
     """
@@ -399,8 +395,6 @@ def estimate_and_slopes(
 
     Layers are priced once for both, to the bit as one by one.
 
-    Parameters
-    ----------
     layout_among : the layout, which holds as many layers as the classes.
     at : numbers in place of the profile's, which the context has too.
     """

@@ -101,8 +101,6 @@ def template_of(
 ) -> Template:
     """Layers per stage class; where pp is 1 the last stage holds everything.
 
-    Parameters
-    ----------
     counts : layers of each class, in model order.
     first_ends, last_ends : time of the pieces on the first and on the last stage, in layers [n].
     balanced : False where pieces take no room.

@@ -77,8 +77,6 @@ def after_recompute_s(
     template that does not fit with everything recomputed leaves little hope for other layouts: those come last.
     Infinite where no layout fits.
 
-    Parameters
-    ----------
     bytes_ : of the fullest stage with nothing and with everything recomputed, and of any layout's at least [n].
     saved, cost : bytes and seconds of each of RECOMPUTED_MODULES [modules, n]. whole : a flag holds for every stage.
     """

@@ -52,8 +52,6 @@ NO_RECOVERY = Recovery("none", 0.0, 0.0, ())
 def recovery_of(run: RunSpec, features: Collection[str], *, dump_s: float, restart_s: float) -> Recovery:
     """The recovery of a plan's features, from its spec or from priors.
 
-    Parameters
-    ----------
     dump_s : of the checkpoint that is saved at the failure. restart_s : until work goes on after it, reading included.
 
     Notes

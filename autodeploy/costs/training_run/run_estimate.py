@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 def cheapest_layouts(phase_s: Sequence[Sequence[float]], change_s: float) -> tuple[int, ...] | None:
     """Index of the layout of each phase; None where some phase runs with no layout.
 
-    Parameters
-    ----------
     phase_s : [phase][layout] seconds; infinite where the layout can't run the phase.
     change_s : seconds of going from one layout to another between two phases; staying is free.
 
@@ -130,8 +128,6 @@ def planned_run(
 ) -> TrainingRun | None:
     """Time and cost of a plan's run; None for a spec that says neither tokens nor phases.
 
-    Parameters
-    ----------
     host_link_bytes_per_s : of a device, one way: what an asynchronous checkpoint waits for.
     layouts_for : searches a phase; only asked where the spec allows the layout to change.
     """

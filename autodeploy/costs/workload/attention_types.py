@@ -36,8 +36,6 @@ class LayerKind(NamedTuple):
 class AttentionCosts:
     """Operators, tensors, exchanges and FLOPs of a kind of attention (`specs.attention.AttentionKind`).
 
-    Parameters
-    ----------
     rows : operators, kept tensors and exchanges of a layer, from the norm's output to the residual.
     params : of a layer on a rank, without the norms around it: those that are whole on every rank, and all others.
     score_flops : of one token forward, of the model, the kind of layer, tokens of the sequence, whether attention is

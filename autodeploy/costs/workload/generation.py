@@ -67,8 +67,6 @@ def sharding(tp: int, ep: int, tokens: float = 1.0, seq_length: float = 1.0) -> 
 def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: float = HALF_WORD) -> RankWork:
     """Work and memory of one rank.
 
-    Parameters
-    ----------
     dp : data-parallel ranks whose batches reach the same experts. ep : ranks over which experts lie, tp x dp or 1.
     weight_bytes : of an element of a linear layer's weight: 2, in 8-bit formats 1.
     """

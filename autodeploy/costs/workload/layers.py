@@ -144,8 +144,6 @@ def layer_table(
 ) -> LayerTable:
     """The table of one transformer layer.
 
-    Parameters
-    ----------
     kind : "dense" or "moe", the attention's window or None, and its type (absent: over keys and values).
     """
     kind = LayerKind(*kind)

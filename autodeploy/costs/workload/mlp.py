@@ -404,8 +404,6 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 class LayerCosts:
     """Costs of a kind of layers beside attention and norms (`specs.model_rules.LayerKind`).
 
-    Parameters
-    ----------
     rows : operators, kept tensors and exchanges of a layer.
     params : of a layer on a rank: of the dense part that is whole on every rank, that tensor parallelism cuts, and of
         experts [n].

@@ -49,8 +49,6 @@ class LaunchText:
 def launch_text(path: Path, release: str | None = None, vendor: str | None = None) -> LaunchText:
     """The text of a launch file with its release: the one asked for, its own, or that of the checkout around it.
 
-    Parameters
-    ----------
     vendor : of the chips, where it is known.
 
     Raises SpecError when there is no such release, or the file can't be read.

@@ -314,8 +314,6 @@ def read_launch_script(
 ) -> LaunchScript:
     """Reads a launch script; it is never run.
 
-    Parameters
-    ----------
     text : the script.
     variables : values of variables, as the environment of the script would set them.
     folder : where files are looked for that it names.

@@ -264,8 +264,6 @@ class KeyReader:
     ) -> tuple[KeptFlag, ...]:
         """Says of every key not read why; returns those of which nobody knows what they do.
 
-        Parameters
-        ----------
         reasons : why keys are idle, by their path or the first part of it.
         effect_of : the effect of the key at a path, where it is known.
         otherwise : what is said of the others.

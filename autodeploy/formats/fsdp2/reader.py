@@ -237,8 +237,6 @@ def import_fsdp2(
 ) -> ImportResult:
     """The spec that a configuration of the backend trains.
 
-    Parameters
-    ----------
     document : the configuration, with what the command line says put over it.
     text : its source, whose comments may name plan, cluster and model.
     name : of the model or a preset; absent, what the path of the weights or the file's name says.

@@ -132,8 +132,6 @@ def whole(text: str, line: int, what: str) -> int:
 def table_rows(lines: Sequence[str], first_line: int = 1) -> Iterator[TableRow]:
     """Rows of a CSV table under the titles of its first line; blank lines and `#` comments are skipped.
 
-    Parameters
-    ----------
     first_line : number of the first of these lines in the file.
     """
     refuse_long_table(lines, first_line)

@@ -299,8 +299,6 @@ def read_measured_file(path: Path, *, op: str | None = None, ranks: int | None =
 def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = None) -> tuple[MeasuredRun, ...]:
     """The runs in a text, of whichever kind it is.
 
-    Parameters
-    ----------
     op, ranks : of a collective benchmark that does not say them.
 
     Raises SpecError with the line of what can't be read.

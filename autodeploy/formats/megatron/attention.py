@@ -186,8 +186,6 @@ def is_compressed(reader: FlagReader) -> bool:
 def read_compressed(reader: FlagReader, model: dict[str, Any], layers: int) -> dict[str, Any]:
     """The model with its attention, streams and hashed layers.
 
-    Parameters
-    ----------
     model : what is read of it, with the fields of latent attention. layers : without padding.
 
     Raises UnsupportedError of entries of more than two sizes, and of launches without the kernels that are priced.

@@ -35,8 +35,6 @@ def with_experiment(
 ) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
     """A task with its text, and the experiment that runs it: either may be the document, the other lies beside it.
 
-    Parameters
-    ----------
     stem : name of the document's file without its suffix. base_dir : its folder.
 
     Raises SpecError where the task of an experiment is not beside it.
@@ -97,8 +95,6 @@ def keyed_launch(
 ) -> LaunchScript:
     """The launch that a document describes.
 
-    Parameters
-    ----------
     text : the document, for the lines of its keys.
     variables : values of `${NAME}`; of one that is not there the flags stay unknown. experiment : that runs it.
     """

@@ -193,8 +193,6 @@ class FlagChanges(NamedTuple):
 def flag_changes(spec: Spec, before: Plan, after: Plan, written: Mapping[str, str] | None = None) -> FlagChanges:
     """By which flags two plans of the spec differ; none where its framework takes no flags.
 
-    Parameters
-    ----------
     written : flags of the author's script with their values: what it has already is not added, and what it does not
         have is not taken out. None: the script is as an export of `before` would be.
     """

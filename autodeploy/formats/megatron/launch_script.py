@@ -147,8 +147,6 @@ def add_run_arguments(launch: Launch, tokenizer: tuple[tuple[str, str | ShellVar
 def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bool) -> str:
     """The whole script.
 
-    Parameters
-    ----------
     directory : the checkout that it is started in.
     adapts : whether the trainer has to import MindSpeed's adaptor first, because it doesn't itself.
     """

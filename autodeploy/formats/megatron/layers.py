@@ -39,8 +39,6 @@ def read_chunks(
 ) -> tuple[int, Chunks | None]:
     """Layers of the model without padding, and of each chunk; None where they are spread evenly.
 
-    Parameters
-    ----------
     layers : what `--num-layers` says, padding counted.
     chunks_per_stage : virtual stages; 2 for DualPipeV, whose chunks go down the stages and back up.
     ends : whether the embedding and the loss count as layers. Source: transformer_layer.py, as in `_ends`.

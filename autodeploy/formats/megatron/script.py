@@ -55,8 +55,6 @@ def import_launch_script(
 ) -> ImportResult:
     """The spec that a launch script runs.
 
-    Parameters
-    ----------
     text : the script.
     variables : values of variables that the script expects from its environment, by name.
     name : the model's name; absent, that of the preset with the same shape, or what the script calls its tokenizer

@@ -412,8 +412,6 @@ def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapt
 
     A feature that asks for unfused sums is priced with them as it is.
 
-    Parameters
-    ----------
     adapted : MindSpeed runs beneath, whatever the chips.
     """
     asked = {name for name, ways in flags_of_features().items() if any(NO_FUSION in flags for flags in ways)}

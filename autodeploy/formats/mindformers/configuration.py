@@ -271,8 +271,6 @@ def import_mindformers(
 ) -> ImportResult:
     """The spec that a MindFormers configuration trains.
 
-    Parameters
-    ----------
     document : the configuration, aliases resolved.
     text : its source, whose comments may name plan and cluster.
     name : the model's name; absent, the trainer's.

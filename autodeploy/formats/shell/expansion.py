@@ -178,8 +178,6 @@ _KEYED = re.compile(r"\[(\w{1,60})\]=")
 class Variables:
     """Scalars and arrays by name, and the expansion of words with them.
 
-    Parameters
-    ----------
     source : the reader of the script, for places in messages.
     given : values that the caller sets as the environment of the script would.
     """

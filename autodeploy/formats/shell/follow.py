@@ -129,8 +129,6 @@ class ScriptResult:
 def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | None = None) -> ScriptResult:
     """Reads and follows a script, and those that it reads or starts.
 
-    Parameters
-    ----------
     given : variables set from outside; `1` is the first argument.
     folder : where files are looked for that the script names; absent, none is read.
 

@@ -317,8 +317,6 @@ def import_torchtitan(
 ) -> ImportResult:
     """The spec that a configuration trains.
 
-    Parameters
-    ----------
     document : the configuration.
     text : its source, whose comments may name plan and cluster.
     name : a preset; absent, the one of the shape of `model.name` and `model.flavor`.

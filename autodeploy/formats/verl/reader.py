@@ -318,8 +318,6 @@ def import_verl(
 ) -> ImportResult:
     """The spec that a launch of verl trains.
 
-    Parameters
-    ----------
     variables : values of variables that the script expects from its environment.
     name : of the model, or of a preset where the path says none.
     base_dir : folder that a relative path of the model is in; its `config.json` has the shape.

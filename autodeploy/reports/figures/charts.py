@@ -380,8 +380,6 @@ SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 def days_and_cost(comparison: ClusterComparison, titles: Sequence[str], lang: Language = "en") -> Figure:
     """A point a plan with its cards and the 80 % interval of its days, the Pareto front and the deadline.
 
-    Parameters
-    ----------
     titles : of the clusters, in their order.
     """
     words = picture_words(lang)

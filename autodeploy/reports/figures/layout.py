@@ -148,8 +148,6 @@ def quiet_figure(traces: list[Trace], *, x_title: str, y_title: str, height_px: 
 def limit_line(along: str, value: float, colour: str, text: str, **place: Any) -> dict[str, Any]:
     """The layout's settings of a dashed line across the picture at a value of an axis, with a text at its end.
 
-    Parameters
-    ----------
     along : the axis of the value, x or y. place : where the text stands, in the words of an annotation.
     """
     other = "y" if along == "x" else "x"

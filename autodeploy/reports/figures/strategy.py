@@ -193,8 +193,6 @@ MANY_STAGES = 16
 def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Language = "en") -> Figure:
     """A row for each stage, the model's layers from left to right; what else a stage holds stands at its name.
 
-    Parameters
-    ----------
     dense_layers : numbers, from 0, of the layers without routed experts.
     """
     words = picture_words(lang)

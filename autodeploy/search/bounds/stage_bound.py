@@ -99,8 +99,6 @@ def in_order_of_chunks(
 ) -> tuple[Floats, Floats]:
     """Layers in order with what the chunk of each adds at least: the cheapest chunks are filled first.
 
-    Parameters
-    ----------
     weight : what a layer of each class adds in each chunk [n, pp, rows, vpp, classes].
     counts : as of `in_order`.
     least, most : layers of a chunk; what the least of them add is paid.
@@ -534,8 +532,6 @@ def steady_s(work: Number, forward: Number, deeper: Number, micro_batches: Numbe
 
     The M - 1 other micro batches, but for the P - 1 - p forwards that it runs while the first one is further down.
 
-    Parameters
-    ----------
     work, forward : x_p, F_p, both passes of a micro batch on the stage and its forward alone [s].
     deeper : stages behind it, P - 1 - p.
     """

@@ -34,8 +34,6 @@ def best_first(
 ) -> SearchState:
     """Look at candidates by estimate and by bound, plan and refine the best, and prove what is left.
 
-    Parameters
-    ----------
     prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
     parallel : whether a second process may share the work; the answer is the same.
     keep : plans left in the frontier, the fastest; twice K where nothing is said.

@@ -102,8 +102,6 @@ def solve_candidate(
 class CandidatePlans:
     """Plans of one candidate, each a problem with a solution.
 
-    Parameters
-    ----------
     priced : gives it with the costs of its layers, where those are known. like : the same candidate under another limit
         of memory, the only difference of their problems.
     """
@@ -296,8 +294,6 @@ class PricedTogether:
 class CandidateSolver:
     """Bounds and plans of candidates.
 
-    Parameters
-    ----------
     together : whether candidates are priced before they are planned, with others: contexts are the same objects then.
     """
 
@@ -372,8 +368,6 @@ WAITING = 2
 class PlansAhead:
     """Makes each plan when it is asked for, or before: who makes it does not change it.
 
-    Parameters
-    ----------
     how : the kind of plan.
     """
 

@@ -166,8 +166,6 @@ WAYS_MARGIN: Final = 0.04
 class _Looks:
     """Looks at candidates and plans them, each below a limit of its own.
 
-    Parameters
-    ----------
     home : makes problems of candidates, whatever their limit. limited : the context of a candidate with its limit.
     """
 
@@ -264,8 +262,6 @@ def _content(quick: Quick) -> Hashable:
 class RoomyPlans:
     """Solves candidates of a search below limits of their own.
 
-    Parameters
-    ----------
     limit_bytes : what a candidate may take of a card, by its index; the same for all of an outer strategy. solver :
         knows problems of the candidates.
     """

@@ -54,8 +54,6 @@ class Future(Generic[T]):
 class WorkerProcess(Generic[W]):
     """Calls methods of a worker, one after the other, in a process that is made here where that is allowed.
 
-    Parameters
-    ----------
     worker : made from what the search knows; nobody else calls it. It must tell by `stopped` when to give up.
     parallel : whether a second process may be made.
     """

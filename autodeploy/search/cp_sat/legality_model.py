@@ -68,8 +68,6 @@ class Nearest:
 class LegalityModel:
     """The strategies of a context, legal where every assumption holds.
 
-    Parameters
-    ----------
     also : a candidate whose values are looked at too, where the default space leaves them out.
     """
 
@@ -217,8 +215,6 @@ class LegalityModel:
     def nearest(self, current: Candidates, *, ignore: frozenset[str] = frozenset()) -> Nearest | None:
         """The legal strategy with the fewest axes changed, then the least sum of |log2 ratio|; None without any.
 
-        Parameters
-        ----------
         current : one strategy, built into the model as `also`.
         ignore : knobs that the strategy leaves open: changing them counts nothing.
         """

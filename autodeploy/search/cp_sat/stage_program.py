@@ -56,8 +56,6 @@ class StageProgram:
     max(0, x s / link - B - x e): the formulas of `inner_problem.chunk_times`. Costs are rounded down and savings up, so
     whatever is least here is at most the truth.
 
-    Parameters
-    ----------
     layers : of each class in the stage's one chunk [classes].
     need_bytes : to be freed for each micro batch in flight.
     window : what swaps hide beside; None: they are never waited for, which relaxes the problem.

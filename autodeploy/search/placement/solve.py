@@ -94,8 +94,6 @@ def solve(
 ) -> InnerSolution:
     """Best layout and memory options of one candidate, with a proven bound.
 
-    Parameters
-    ----------
     upper_bound_s : step time of a plan already known; the search stops once it can't do better ("pruned" when it has
         no plan of its own by then).
     hint : a plan to start from, whatever its time is said to be; ignored where it doesn't fit.

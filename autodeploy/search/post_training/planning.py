@@ -80,8 +80,6 @@ def plan_of_step(
     Stages, memory choices, evidence and the probability to fit are the update's, on its fullest packs; times,
     breakdown, tokens and the interval are the whole step's.
 
-    Parameters
-    ----------
     strategy : with its `dp`. cards : that train and generate.
     """
     rl = spec.training.rl
@@ -284,8 +282,6 @@ def estimate_rl(
 ) -> Plan:
     """The prediction of a strategy, of that in the spec where none is given.
 
-    Parameters
-    ----------
     beyond_memory : also of one that needs more memory than a die has; where nothing is left for a response, of none.
 
     Raises SpecError if the spec has no strategy, its degrees contradict the cards, or a phase fits into no memory.
@@ -331,8 +327,6 @@ def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> Pipeli
 def plan_post_training(spec: Spec, updates: LayoutSearch, stop: Deadline, label: SearchLabel) -> PlanSet:
     """The best plans of a spec, ranked and explained.
 
-    Parameters
-    ----------
     updates : searches the layouts of an update.
     """
     profile = profile_of(spec.cluster)

@@ -75,8 +75,6 @@ def packs(spec: Spec) -> list[int | None]:
 def update_spec(spec: Spec, npus: int | None = None, *, launched: bool = True) -> Spec:
     """An update as a spec of pre-training: packs as sequences, as many as the samples of an update fill.
 
-    Parameters
-    ----------
     npus : cards that train; absent: all of the spec's. launched : only on replicas that the target can launch.
 
     Attention stays within a pack here and within a sample in what is predicted; so layouts are chosen with a little too

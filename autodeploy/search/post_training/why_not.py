@@ -26,8 +26,6 @@ def why_not_rl(
 ) -> WhyNot:
     """The best plan that has what is given against the recommended and the fastest one.
 
-    Parameters
-    ----------
     strategy : axes of the update, and under `rl` of generation; only those that it gives count.
     search : `planner.plan`. best : plans with everything free; None compares with nothing.
     """

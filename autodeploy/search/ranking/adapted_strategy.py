@@ -79,8 +79,6 @@ def moved(
     refused by the target or does not fit, the pipeline, then recomputation, the dispatcher, experts, tensor parallelism
     and the micro batch give way, one alone before two together. None where no such change helps.
 
-    Parameters
-    ----------
     features : those that were on; what the spec asks of its own plans does not bind this one.
     """
     on = launched_features(features, spec, profile)

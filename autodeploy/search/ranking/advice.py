@@ -195,8 +195,6 @@ class Advice:
 class Adviser:
     """Considers plans beside those of a search.
 
-    Parameters
-    ----------
     top_k : plans that the answer is to have. weight_of : what a second of a plan's step counts in the objective, by its
         context. price : what risks cost.
     """

@@ -44,8 +44,6 @@ def outlines(candidates: Candidates) -> Ints:
 def different(ranked: Sequence[T], top_k: int, outline_of: Callable[[T], Hashable]) -> list[T]:
     """The first of each outline; where there are too few outlines, the best of the others too. In order of rank.
 
-    Parameters
-    ----------
     ranked : plans, the best first.
     """
     seen: set[Hashable] = set()
@@ -77,8 +75,6 @@ def valley(
     plans are faster than estimates, which know one placement only. Axes of which all candidates have one value are not
     called shared.
 
-    Parameters
-    ----------
     estimated_s : step time of each candidate [n], with enough recomputed to fit; infinite where it does not.
     plans : solved plans in order of rank.
     """

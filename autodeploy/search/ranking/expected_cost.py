@@ -61,8 +61,6 @@ def expected_costs(
 ) -> ExpectedCosts:
     """Costs of plans with their best fallbacks.
 
-    Parameters
-    ----------
     worth : what a step is expected to take, in units of the objective [plans]. starts, fits : P(starts) and P(fits)
         [plans]. outer : plans with the same number share all of their error, others `SHARED_VARIANCE` of it [plans].
     ready : rows of the plans that may stand in for others.

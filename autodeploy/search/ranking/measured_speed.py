@@ -53,8 +53,6 @@ def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled |
     An overlay that was fitted to the cluster's own runs has moved the predictions: the ratio is of what it leaves, and
     public recipes, which ran elsewhere, say nothing more. The fastest run counts.
 
-    Parameters
-    ----------
     context : the spec's cards and batch.
     """
     work = work_of(spec, context.num_npus, context.global_batch)

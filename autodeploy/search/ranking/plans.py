@@ -226,8 +226,6 @@ def plan_id(identity: Identity, strategy: Strategy) -> str:
 def layout_of_solution(problem: InnerProblem, layout: Ints, applied: Ints, read: InnerProblem) -> Layout:
     """The solver's counts as a layout; counts are named by class only where filling in order would not give them.
 
-    Parameters
-    ----------
     read : the problem as an estimate of this layout builds it; it may know options that the solver did without.
     """
     plain: dict[ChoiceKey, Ints] = {}
@@ -384,8 +382,6 @@ def plan_of_estimate(
 ) -> Plan:
     """Everything a user reads about one strategy.
 
-    Parameters
-    ----------
     candidate : it alone. classes : of a batch, whose `index` it is.
     slopes : see `ranking.uncertainty.slopes_of`.
     """

@@ -39,8 +39,6 @@ def regret_p80(log_times: Floats) -> Floats:
 def cautious_order(costs: Floats, unproven: Ints, headroom: Floats) -> Ints:
     """Plans from the one to recommend on [plans].
 
-    Parameters
-    ----------
     costs : what is expected of each plan. unproven : things that it rests on and no run has shown; headroom : the more
         the better. They decide, one after the other, between plans whose costs are within WORTH_TIE of the least left.
     """
@@ -66,8 +64,6 @@ def with_unproven_gains(
     nominal times. Where features come on top of each other each counts against the plan without it. What all plans rest
     on has no anchor, and changes no order.
 
-    Parameters
-    ----------
     nominal : log step times without any draw [plans]. unproven : what each plan rests on that no run has shown.
     shares : of each such thing, the share of its gain that comes true in each draw [draws].
     """
@@ -165,8 +161,6 @@ def regret_order(
 ) -> RegretOrder:
     """The order of plans by their expected cost, those that fit surely enough first.
 
-    Parameters
-    ----------
     log_times : in draws of the uncertain numbers [draws, plans]. nominal : as predicted [plans].
     fits : P(fits) [plans]. level : which of it is enough; where no plan reaches it the surest ones count.
     starts : P(starts) [plans]; absent: P(fits). weights : logarithm of what a second counts in the objective [plans];

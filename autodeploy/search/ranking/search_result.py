@@ -96,8 +96,6 @@ class Outcome:
 def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: Deadline) -> PlanSet:
     """Rank, explain and certify what the search found.
 
-    Parameters
-    ----------
     deadline : ends the search; in a hurry what is not a plan, and the last of the plans, is left out.
     """
     solve_s = time.monotonic() - label.started - label.enumerated_s
@@ -331,8 +329,6 @@ def ranked_plans(
 ) -> list[Plan]:
     """Plans in order of rank with their gaps, ties and what sets them apart: the first from the second, others from it.
 
-    Parameters
-    ----------
     covariance : of the profile's numbers; None: no ties are told.
     """
     ranked: list[Plan] = []

@@ -257,8 +257,6 @@ def explain_partly_given(
     It is that of a search with what is given fixed, or the first of the plans found with everything free that has
     it, whichever is to be expected faster; of a step of the recommended plan's axes, what the search found of it.
 
-    Parameters
-    ----------
     search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free; None
         compares with nothing.
     """

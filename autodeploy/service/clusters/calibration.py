@@ -91,8 +91,6 @@ def refit(
 ) -> Refit:
     """The overlay of a cluster of one profile, and the stored plans of its searches under it.
 
-    Parameters
-    ----------
     runs : newest first.
     """
     overlay, report = calibrate_cluster(name, [StoredRun.of(run) for run in runs], planner)
@@ -132,8 +130,6 @@ def benchmark_overlay(
 ) -> dict[str, Any]:
     """Overlay of benchmarks, over the shipped profile.
 
-    Parameters
-    ----------
     device, precision : chip grade (None: the profile's default) and number format of the matrix multiplications.
     """
     overlay: dict[str, Any] = {"profile": profile.name}
@@ -283,8 +279,6 @@ def calibrate_runs(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Overlay and report of measurements, each with the name of its file.
 
-    Parameters
-    ----------
     spec : what ran; its strategy, or the files' columns, say how. Benchmarks need none.
     plan : the plan of that spec that ran.
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 def commission(plan_set: PlanSet, plan: Plan, known: Sequence[StoredRun], planner: Planner) -> Commissioning:
     """The launches before a plan's own, smallest first, each under the assumption that those before it passed.
 
-    Parameters
-    ----------
     known : runs of the plan's cluster that count, newest first; a launch among them is told with what it measured.
 
     Raises UnsupportedError where no launch before the plan's own can be made.

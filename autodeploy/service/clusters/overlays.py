@@ -181,8 +181,6 @@ LEAST_HELD = 0.6
 def evidence_of(runs: Sequence[StoredRun], profile: Profile, fitted: Collection[str]) -> dict[str, Any]:
     """The section `evidence` of a cluster's overlay; empty where its runs say nothing of memory or time.
 
-    Parameters
-    ----------
     runs : newest first; the newest MOST_SEEN of them that speak of memory count. fitted : ids of those whose times the
         cluster's numbers were fitted to.
     """

@@ -143,8 +143,6 @@ class AccessService:
     ) -> tuple[str, KeyView]:
         """A new key, which nobody can show again, and what is stored of it.
 
-        Parameters
-        ----------
         team : whose searches and runs the key sees and, with scope write, changes; one of scope admin sees all.
         max_searches : searches that wait or run at once; None takes AUTODEPLOY_KEY_SEARCHES.
         max_spec_bytes : length of a request's body; None takes AUTODEPLOY_BODY_LIMIT_BYTES, which bounds it too.
@@ -382,8 +380,6 @@ class AuditLog:
     ) -> None:
         """Notes a change that was made or refused. A database that cannot write leaves the line of the log.
 
-        Parameters
-        ----------
         client : address that the request came from.
         author : who, where no key says it.
         """

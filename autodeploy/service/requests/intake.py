@@ -302,8 +302,6 @@ FIELD_HINTS = {
 def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], ImportResult]:
     """The spec in a pasted file, and what was read.
 
-    Parameters
-    ----------
     beside : `filename`; `cluster`, `device` and `num_npus`, which the file's own give way to; and `seq_length`,
         `global_batch_size` and `tokens`, which hold where it has none.
 

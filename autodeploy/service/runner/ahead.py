@@ -35,8 +35,6 @@ class AskedAhead:
     forgotten. What a caller asks meanwhile is answered where callers' questions are, whether or not it is being
     answered here.
 
-    Parameters
-    ----------
     kept : where answers go. is_busy : whether somebody waits.
     """
 
@@ -61,8 +59,6 @@ class AskedAhead:
 
         A set of the same name that is not answered yet goes on, as the newest.
 
-        Parameters
-        ----------
         questions : made one by one, in the order in which they are answered.
         """
         with self._changed:

@@ -39,8 +39,6 @@ Thing = TypeVar("Thing")
 class RoundRobin(Generic[Thing]):
     """Things that one caller uses at a time, and the callers who wait for one.
 
-    Parameters
-    ----------
     places : callers that use one or wait, of all keys.
     places_of_key : the same of one key; callers without a key may have all places.
     """
@@ -227,8 +225,6 @@ class CallPool:
     def call_of(self, key: str, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """Result of the function in another process, or its error; it and its arguments can be pickled.
 
-        Parameters
-        ----------
         key : whose call it is: keys take turns.
 
         Raises LimitError when half of all places are this key's; OverloadError when too many calls wait, the time is
@@ -268,8 +264,6 @@ class CallPool:
 class KeptAnswers:
     """The last answers of a few hundred questions, refusals too; who asks what is being computed waits for it.
 
-    Parameters
-    ----------
     most : answers that are kept.
     """
 

@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 def run_bounded(work: Callable[[], Coroutine[Any, Any, None]], ending_s: Callable[[], float | None]) -> None:
     """Runs the coroutine on an event loop of its own until it returns, raises or has to end.
 
-    Parameters
-    ----------
     ending_s : asked all the time; None while the work may go on, else how many seconds it has to end in order.
 
     Raises Exception: whatever the work raised before it had to end.

@@ -127,8 +127,6 @@ def execute(
 ) -> PlanSet:
     """Plans the claimed search and stores what comes of it.
 
-    Parameters
-    ----------
     progress : called with everything the planner reports, besides the database.
     should_cancel : a second reason to stop, besides a request in the database.
 

@@ -57,8 +57,6 @@ def new_pool(planner: str, memory_bytes: int, niceness: int = NICENESS) -> Proce
     It is forked from a process that has imported the planner once for all of them and does nothing else: one that
     died, or was worn, is replaced in an instant, and they share what was imported.
 
-    Parameters
-    ----------
     planner : module with the planner's functions.
     memory_bytes : most address space of the process.
     niceness : added to that of the parent.

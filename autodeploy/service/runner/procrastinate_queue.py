@@ -82,8 +82,6 @@ class JobSender:
 class JobReceiver:
     """Takes jobs and gives them to `run(search_id)`, each in a thread.
 
-    Parameters
-    ----------
     conninfo : address of the database, as libpq reads it.
     has_room : whether somebody is free to run a search; no job is taken before.
     threads : where `run` runs; what it runs there goes on when `work` ends.
@@ -116,8 +114,6 @@ class JobReceiver:
     async def work(self, look_after: Callable[[set[str]], None], *, pause_s: float) -> None:
         """Works until it is cancelled or the database is gone. Searches that run then go on; their jobs wait again.
 
-        Parameters
-        ----------
         look_after : called every `pause_s` seconds with the ids of searches that have a job.
 
         Raises Exception when the database is gone; call it again.

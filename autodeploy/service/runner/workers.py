@@ -101,8 +101,6 @@ log = logging.getLogger(__name__)
 class WorkerHeartbeat:
     """A thread that tells of one process.
 
-    Parameters
-    ----------
     slots : searches that the process runs at once; 0 for a server whose searches run elsewhere.
     busy : how many it runs now.
     looked_s : `time.monotonic()` of its last look into the queue that was answered; None before the first.

@@ -82,8 +82,6 @@ class RunService:
         The same measurement of the same plan is one run of a team, however often it is sent. A caller without scope
         calibrate stores a run that is shown and judged and changes nothing; sent again with that scope it counts.
 
-        Parameters
-        ----------
         rehearsal : of that plan, if not the plan ran but this: the run is of its spec, strategy and cards.
 
         Raises NotFoundError when there is no such plan; SpecError when the measurement contradicts the plan.
@@ -342,8 +340,6 @@ FIGURES = ("bias_before", "bias_after", "mape_before", "mape_after", "mape_left_
 def exported_overlay(runs: RunService, cluster: str, author: str, releases: tuple[str, ...] = ()) -> dict[str, Any]:
     """The overlay of a cluster as an overlay of a spec, which follows no ledger.
 
-    Parameters
-    ----------
     author : who stands for it.
     releases : of the software that the runs were on, as `CANN 8.3.RC1`; nothing stored says them.
 

@@ -94,8 +94,6 @@ class SearchService:
     ) -> Submission:
         """Queues a search; with `reuse` an equal spec that was planned before is answered at once.
 
-        Parameters
-        ----------
         idempotency_key : the same key and spec of one caller give the same search, however often and fast they come.
         webhook : address to tell of the end, as `WebhookService.checked` gives it.
 
@@ -214,8 +212,6 @@ class SearchService:
     def keep(self, of: PlanSet, spec: Spec, plan: Plan, *, note: str = "") -> PlanSet:
         """Stores a strategy that was estimated beside a plan as a search of its own, which no other search reuses.
 
-        Parameters
-        ----------
         of : the PlanSet of the plan that it was changed from. plan : what was estimated for `spec`.
 
         Raises SpecError when the note is too long.

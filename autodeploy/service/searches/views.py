@@ -46,8 +46,6 @@ class Start:
 def forecast(waiting: Iterable[Waiting], slots: Slots, now_s: float, *, pace: float = 1.0) -> dict[str, Start]:
     """The start of every search that waits, by its id, if nobody asks for anything else.
 
-    Parameters
-    ----------
     waiting : the oldest first.
     pace : seconds that a search takes for each one that was expected.
     """

@@ -98,8 +98,6 @@ log = logging.getLogger(__name__)
 class Database:
     """A pool of connections. Make one for each process; sessions are short and never shared.
 
-    Parameters
-    ----------
     url : `sqlite:///file` or `postgresql+psycopg://...`; the directory of an SQLite file is made if missing.
     pool_size : connections kept open.
     overflow : how many more may be opened for a peak; by default as many again.

@@ -61,8 +61,6 @@ def is_current(database: Database) -> bool:
 def upgrade(database: Database, revision: str = "head", *, copy: bool = True) -> Path | None:
     """Migrates to a revision in one transaction; nothing happens when it is there already.
 
-    Parameters
-    ----------
     copy : an SQLite file that has tables is copied before they change; the path of the copy is given.
 
     Raises StorageFullError when there is no room for the copy; nothing is changed.
@@ -85,8 +83,6 @@ def upgrade(database: Database, revision: str = "head", *, copy: bool = True) ->
 def ready_database(url: str, connections: int | None = None) -> Database:
     """The database of an address, for a program to use: an SQLite file is migrated, PostgreSQL only on purpose.
 
-    Parameters
-    ----------
     connections : to a server, at most; of an SQLite file there are as many as are needed.
 
     Raises ConflictError when PostgreSQL is at another revision.

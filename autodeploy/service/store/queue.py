@@ -166,8 +166,6 @@ class Queue:
         Queued again, cancelled where that was asked for, failed after the last attempt; None when the claim holds no
         longer.
 
-        Parameters
-        ----------
         max_attempts : that ended like this one; a search that takes its process down is not tried as often as one that
             only loses its worker.
         """

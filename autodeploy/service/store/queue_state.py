@@ -78,8 +78,6 @@ class Running:
 class Slots:
     """Numbers that the order depends on besides the searches that wait.
 
-    Parameters
-    ----------
     count : searches that can run at the same time, over all live workers.
     running : those that do.
     used_s : seconds of slots that each key had within the last WINDOW_S.
@@ -133,8 +131,6 @@ def first(heads: Iterable[Waiting], slots: Slots) -> Waiting | None:
 def next_search(heads: Iterable[Waiting], slots: Slots, now_s: float) -> Waiting | None:
     """The search for a slot that is free now; None where none may run there.
 
-    Parameters
-    ----------
     heads : all that wait, or of each key the first of each length.
     """
     return first(tied(eligible(heads, slots, now_s), slots), slots)
@@ -203,8 +199,6 @@ _LIMITS = select(ApiKeyRow.id, ApiKeyRow.max_running).where(
 class SlotRules:
     """Settings of slots.
 
-    Parameters
-    ----------
     own : slots of whoever asks, which live workers may not have told yet.
     max_running : searches of one key at the same time, where the key says nothing; None: any.
     alive_s : a worker that was seen within so many seconds is alive.

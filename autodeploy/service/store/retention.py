@@ -84,8 +84,6 @@ def prune(
 
     Gives the number of searches.
 
-    Parameters
-    ----------
     keep_tagged : a search with a tag stays.
     batch : searches of one transaction.
     pause_s : after each, for others.

@@ -144,8 +144,6 @@ def page(
 
     Rows without the value come last in either direction. Equal values are in the order of their creation.
 
-    Parameters
-    ----------
     columns : with the id among them.
 
     Raises SpecError when `after` is no longer there, so that nobody knows where to continue.
@@ -281,8 +279,6 @@ def _next_word(session: Session, order: _Order, word: str | None) -> str | None:
 def _filters(where: SearchFilter, *, unindexed: bool = False) -> list[ColumnElement[bool]]:
     """The conditions of all filters but that of tags.
 
-    Parameters
-    ----------
     unindexed : changed, a column is no longer one of an index: that of the order is walked.
     """
     equal = {SearchRow.team: where.team, SearchRow.profile: where.profile, SearchRow.author: where.author}
@@ -305,8 +301,6 @@ def _ranges(
     """The conditions of all filters but that of tags, as ranges of the index of lists: of a column before the last that
     is filtered, all values are named where none is asked for, so that what is read of the index is what is found.
 
-    Parameters
-    ----------
     order, until : an order of words and one of them: no row after those of that word is wanted, nor one before those
         of the last seen.
     """
@@ -437,8 +431,6 @@ def _stretch(
 ) -> tuple[list[str], bool]:
     """Ids in the first `walked` rows of an index's part, and whether the part is no longer; without filters in all.
 
-    Parameters
-    ----------
     place : the part. keys : what the index is ordered by.
     """
     ordered = order.directed(*keys, *([] if len(keys) == 1 else [SearchRow.id]))

@@ -68,8 +68,6 @@ def post(
 ) -> int:
     """Sends the body; the status of the answer.
 
-    Parameters
-    ----------
     timeout_s : of everything together, in seconds.
 
     Raises Refused when the name has no address that may be connected to; OSError when there is no answer, or none in
