@@ -119,7 +119,7 @@ class Rollout:
 
 
 class Dispatch(TypedDict, total=False):
-    """How responses come to their ranks.
+    """Options of how responses come to their ranks.
 
     correlation : of the responses of one prompt, by default a half; see `likeness`. group_size : of them on one rank:
         all where prompts are dispatched whole, 1 where responses are [responses].

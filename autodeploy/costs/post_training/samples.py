@@ -135,7 +135,7 @@ def unnamed_in_updates(vendor: str) -> frozenset[str]:
 
 
 class Trained(TypedDict, total=False):
-    """How an update is trained. software : absent: the usual one of post-training. routed : as of `update_training`."""
+    """Update beside its spec. software : absent: the usual one of post-training. routed : as of `update_training`."""
 
     software: SoftwareSpec | None
     routed: TrainingSpec | None
