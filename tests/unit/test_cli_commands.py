@@ -422,7 +422,7 @@ def own_database(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_a_database_goes_through_a_file(command, own_database):
+def test_a_database_goes_through_a_file(command, own_database, monkeypatch):
     backup, spec = own_database / "backup.jsonl", own_database / "spec.yaml"
     spec.write_text(
         "{model: qwen3-0.6b, cluster: {profile: ascend-800t-a2, num_npus: 8},"
@@ -432,6 +432,7 @@ def test_a_database_goes_through_a_file(command, own_database):
     assert command("plan", str(spec))[0] == 0
     assert command("db", "export", str(backup))[0] == 0
     (own_database / "own.db").rename(own_database / "before.db")
+    monkeypatch.setenv("AUTODEPLOY_JOBS", "procrastinate")  # of the service that it came from
     code, out, err = command("db", "import", str(backup))
     assert (code, out) == (0, "")
     assert "1 searches" in err

@@ -121,9 +121,10 @@ def test_a_name_that_resolves_to_a_private_address_is_not_connected_to():
         asked.append(host)
         return ["127.0.0.1", "::1"]
 
-    with pytest.raises(Refused):
+    with pytest.raises(Refused) as caught:
         post(target, b"{}", {}, targets=LISTED, timeout_s=5.0, resolve=rebinding)
     assert asked == ["ci.example.com"]
+    assert not any(address in str(caught.value) for address in ("127.0.0.1", "::1"))  # tells no tenant of names inside
 
 
 def test_the_connection_is_to_the_judged_address_and_the_name_is_asked_for_once():
