@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import threading
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import schemathesis
+import yaml
 from schemathesis.config import SchemathesisConfig
 from schemathesis.core import NOT_SET
+from schemathesis.core.deserialization import get_yaml_loader
 from schemathesis.core.jsonschema.bundler import BUNDLE_STORAGE_KEY
+from schemathesis.core.media_types import YAML_MEDIA_TYPES
 from schemathesis.engine import Status, from_schema
 from schemathesis.engine.events import FatalError, NonFatalError, ScenarioFinished
 from schemathesis.openapi import from_dict
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fastapi import FastAPI
+    from schemathesis import DeserializationContext
     from schemathesis.checks import CheckContext
     from schemathesis.core.transport import Response
 
@@ -69,6 +74,24 @@ WITHOUT_A_TABLE = (
 TAKE_DOCUMENTS = frozenset({"compare_plans", "create_check"})
 # Documents with a schema of their own, and lines of a file.
 _INSIDE = re.compile(r"/hf_config/|/software/stack/|^/\d+$")
+
+
+class YamlOfToday(yaml.CSafeDumper):
+    """Puts texts into quotes that are numbers in YAML 1.2, which the service reads, and none in 1.1."""
+
+
+YamlOfToday.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|[-+]?0o[0-7]+$"),
+    list("-+.0123456789"),
+)
+
+
+@schemathesis.deserializer(*YAML_MEDIA_TYPES)
+def documents_of(_context: DeserializationContext, response: Response) -> Any:
+    """The document of an answer in YAML; a list where it has several, as a job for Kubernetes."""
+    documents = list(yaml.load_all(response.content.decode(), get_yaml_loader()))
+    return documents[0] if len(documents) == 1 else documents
 
 
 @schemathesis.check
@@ -171,6 +194,9 @@ def _run(app: FastAPI, chosen: set[str], examples: int, left_out: Sequence[str],
         schema = schema.exclude(operation_id=list(left_out))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(examples_of_schemas, "_generate_single_example", _made_once())
+        patch.setattr(yaml, "CSafeDumper", YamlOfToday)
+        # Its thread would end with all that it has still to ask, and nobody would hear of it.
+        patch.setattr(threading, "excepthook", lambda ended: findings.failures.append(repr(ended.exc_value)))
         for event in from_schema(schema).execute():
             if isinstance(event, ScenarioFinished):
                 _note(event, findings)
