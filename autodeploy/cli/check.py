@@ -127,6 +127,10 @@ def check(
     max_memory: Annotated[
         str, typer.Option("--max-memory", metavar="X", help="highest peak memory allowed, relative to usable memory")
     ] = "100%",
+    min_p_fits: Annotated[
+        str,
+        typer.Option("--min-p-fits", metavar="X", help="lowest probability that the peak stays within --max-memory"),
+    ] = "10%",
     max_slowdown: Annotated[
         str | None,
         typer.Option(
@@ -178,6 +182,7 @@ def check(
 
     limits = CheckLimits(
         max_memory=share(max_memory, "--max-memory", most=100.0),
+        min_p_fits=share(min_p_fits, "--min-p-fits", most=1.0),
         min_mfu=None if min_mfu is None else share(min_mfu, "--min-mfu", most=1.0),
         max_slowdown=None if max_slowdown is None else share(max_slowdown, "--max-slowdown", most=100.0),
         allow_rules=tuple(allow_rule or ()),

@@ -33,6 +33,7 @@ from autodeploy.reports.wording import (
     seconds,
     titled,
 )
+from autodeploy.specs.planset import SURE_CHANCE
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def render_check_annotations(report: CheckReport, lang: Language = "en", *, name
         if not gate.passed and gate.name != "legality":
             title, value, limit, _ = gate_cells(gate, lang)
             lines.append(f"::error file={_property(name)},title={_property(title)}::{_data(f'{value}, {limit}')}")
-        elif gate.up_to_tokens is not None:
+        elif gate.up_to_tokens is not None or (gate.chance is not None and gate.chance < SURE_CHANCE):
             title, value, limit, verdict = gate_cells(gate, lang)
             said = f"{value}, {limit}, {verdict}"
             lines.append(f"::warning file={_property(name)},title={_property(title)}::{_data(said)}")
@@ -172,6 +173,8 @@ def gate_cells(gate: Gate, lang: Language) -> list[str]:
     verdict = _verdict(gate.passed, lang)
     if gate.up_to_tokens is not None:
         verdict = check_text(lang, "passed_to_tokens", tokens=f"{gate.up_to_tokens:,}")
+    elif gate.chance is not None and gate.chance < SURE_CHANCE:
+        verdict = bracketed(lang, verdict, report_text(lang, "fits_by", chance=chance(gate.chance)))
     return [title, value, f"{bound} {100 * gate.limit:{sign}.1f} %", verdict]
 
 

@@ -235,7 +235,8 @@ def excess_words(plan: Plan, lang: Language) -> str:
     if plan.fits_to_tokens is not None:
         needs = {"needed": f"{plan.highest_gib:.1f}", "limit": f"{plan.memory_limit_gib:.1f}"}
         return report_text(lang, "fits_to_tokens", tokens=f"{plan.fits_to_tokens:,}", **needs)
-    return report_text(lang, "does_not_fit", excess=f"{plan.highest_gib - plan.memory_limit_gib:.1f}")
+    key = "may_not_fit" if plan.may_fit else "does_not_fit"
+    return report_text(lang, key, excess=f"{plan.highest_gib - plan.memory_limit_gib:.1f}")
 
 
 def fullest_stage(plan: Plan) -> int:

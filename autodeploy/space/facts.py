@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 FILE_DISPATCHERS = frozenset({"alltoall", "allgather"})
 # What `placed_facts` says, where layers are not placed yet.
 NOT_PLACED: dict[str, Any] = {"empty_chunks": 0, "bare_chunks": 0, "padded_layers": 0}
-NOT_CHOSEN: dict[str, Any] = {"recomputes_all": False}  # the same of what layers recompute
+# The same of what layers recompute, and of states that the framework itself keeps on the host.
+NOT_CHOSEN: dict[str, Any] = {"recomputes_all": False, "updates_on_host": False}
 
 
 class Launched(TypedDict, total=False):

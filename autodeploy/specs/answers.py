@@ -8,7 +8,7 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.diagnostics import BrokenRule, Text, TranslatedDocument
-from autodeploy.specs.planset import NearestChange, Plan
+from autodeploy.specs.planset import LEAST_CHANCE, NearestChange, Plan
 from autodeploy.specs.strategy import Strategy
 from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.magnitudes import Price
@@ -27,6 +27,9 @@ class CheckLimits(Document):
     max_memory: Annotated[
         float, Field(ge=1e-6, le=100, description="of the card's usable memory; above 1: it need not fit")
     ] = 1.0
+    min_p_fits: Annotated[
+        float, Field(ge=0, le=1, description="lowest probability that the peak stays within max_memory")
+    ] = LEAST_CHANCE
     min_mfu: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=0, le=100)] | None = None
     allow_rules: tuple[Annotated[str, Field(max_length=100)], ...] = ()
@@ -43,6 +46,7 @@ class Gate(Document):
     passed: bool
     value: float
     limit: float | None = None
+    chance: Annotated[float | None, omitted("of memory: the probability that it is kept", ge=0, le=1)] = None
     up_to_tokens: Annotated[
         int | None, omitted("of memory, where samples are not padded: it is kept by samples of at most so many tokens")
     ] = None

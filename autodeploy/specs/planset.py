@@ -39,6 +39,9 @@ Kind = Literal["datasheet", "measured", "fitted", "assumed"]
 Bound = Annotated[float | None, AfterValidator(lambda bound: bound or None)]
 Gap = Annotated[float | None, AfterValidator(lambda gap: None if gap == 1.0 else gap)]
 
+LEAST_CHANCE, SURE_CHANCE = 0.1, 0.9
+"""Chances to fit where the 80 % interval of a plan's memory begins and ceases to exceed its limit."""
+
 FINISHED: frozenset[str] = frozenset({"optimal", "feasible", "infeasible", "cancelled", "failed"})
 
 
@@ -376,7 +379,7 @@ class Plan(TranslatedDocument):
     memory_interval: Annotated[
         MemoryInterval | None, Field(description="of peak_memory_gib; absent in plans of earlier versions")
     ] = None
-    fits: bool = True
+    fits: Annotated[bool, Field(description="whether the predicted peak does; p_fits says how sure that is")] = True
     fits_to_tokens: Annotated[
         int | None, omitted("of estimates: the longest sample with which it fits, where samples are not padded")
     ] = None
@@ -429,8 +432,18 @@ class Plan(TranslatedDocument):
 
     @property
     def may_fit(self) -> bool:
-        """Whether it fits, be it with samples of no more than `fits_to_tokens`."""
-        return self.fits or self.fits_to_tokens is not None
+        """Whether it may fit: it does, its interval has the limit in it, or samples of `fits_to_tokens` do."""
+        return self.fits or self.fits_to_tokens is not None or self.p_within(self.memory_limit_gib) >= LEAST_CHANCE
+
+    def p_within(self, limit_gib: float) -> float:
+        """The probability that it stays within a limit: `p_fits`, of another than its own by its 80 % interval."""
+        if limit_gib == self.memory_limit_gib and self.p_fits is not None:
+            return self.p_fits
+        interval, ratio = self.memory_interval, math.log(limit_gib / self.highest_gib)
+        if interval is None or interval.low_gib >= interval.high_gib:
+            return float(ratio >= 0.0)
+        half = 0.5 * math.log(interval.high_gib / interval.low_gib)
+        return NormalDist().cdf(ratio * NormalDist().inv_cdf(SURE_CHANCE) / half)
 
     @property
     def start_gib(self) -> float:

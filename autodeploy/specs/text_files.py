@@ -266,17 +266,18 @@ def _walk(text: str) -> Iterator[tuple[list[str], str, int]]:
                 key_next = token == "{"
 
 
-MODEL_ZOO = "Megatron-MoE-ModelZoo"
+MODEL_ZOO, SWIFT = "Megatron-MoE-ModelZoo", "ms-swift"
 # Keys that tell the configuration of a framework that is not read.
 FOREIGN: dict[str, str] = {
     "FlagScale": "system model data | experiment action",
-    "LLaMA-Factory": "finetuning_type | model_name_or_path template",
+    "LLaMA-Factory": "finetuning_type | model_name_or_path template | train_dataset model | peft_config model",
     "axolotl": "base_model datasets",
     "DeepSpeed": "zero_optimization | train_batch_size | train_micro_batch_size_per_gpu",
     "NeMo": "trainer exp_manager",
     "Megatron Bridge": "model ddp scheduler",
     "Accelerate": "compute_environment",
     MODEL_ZOO: "MODEL_ARGS",
+    SWIFT: "tuner_type model | train_type model | max_length model micro_batch_size",
 }
 
 
@@ -394,5 +395,5 @@ def refuse_framework(document: Mapping[Any, Any]) -> None:
     for name, keys in groups:
         if document.keys() >= set(keys):
             message = Message("importers.configuration_of", framework=name)
-            hint = Message("importers.importable_files")
+            hint = Message("importers.give_starter" if name == SWIFT else "importers.importable_files")
             raise UnsupportedError(message, path=f"/{keys[0]}", hint=hint)

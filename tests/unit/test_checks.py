@@ -20,8 +20,15 @@ from autodeploy.cli import main
 from autodeploy.cli.check import share
 from autodeploy.formats.import_document import import_file
 from autodeploy.kit.errors import SpecError
-from autodeploy.reports.check_report import MARK, gate_cells, render_check, render_check_junit, render_check_markdown
-from autodeploy.reports.wording import width
+from autodeploy.reports.check_report import (
+    MARK,
+    gate_cells,
+    render_check,
+    render_check_annotations,
+    render_check_junit,
+    render_check_markdown,
+)
+from autodeploy.reports.wording import excess_words, width
 from autodeploy.search import planner
 from autodeploy.service.launch_requests import baseline_in
 from autodeploy.specs.answers import CheckLimits, CheckReport, Gate
@@ -105,6 +112,34 @@ def test_a_launch_without_memory_names_stage_bytes_and_fixes_that_fit(tight: Che
     assert all(remedy.peak_memory_gib <= allowed for remedy in tight.remedies)
     times = [remedy.step_time_s for remedy in tight.remedies]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("least", "passed"), [(0.1, True), (0.5, False)])
+def test_a_launch_whose_interval_has_the_limit_in_it_passes_with_its_chance(
+    launch: Launch, good: CheckReport, least: float, passed: bool
+) -> None:
+    share_used = good.plan.peak_memory_gib / good.plan.memory_limit_gib
+    report = check(launch, CheckLimits(max_memory=0.98 * share_used, min_p_fits=least), planner=PLANNER)
+    gate = report.gates[1]
+    assert gate.chance == pytest.approx(good.plan.p_within(0.98 * good.plan.peak_memory_gib))
+    assert 0.1 < gate.chance < 0.5
+    assert (report.passed, gate.passed) == (passed, passed)
+    assert report.remedies  # though it passes
+    assert f"fits with {100 * gate.chance:.0f} %" in gate_cells(gate, "en")[-1]
+    assert ("::warning" if passed else "::error") in render_check_annotations(report)
+
+
+def test_a_plan_does_not_fit_where_its_whole_interval_is_above_the_limit(good: CheckReport) -> None:
+    plan = good.plan
+    assert plan.memory_interval is not None
+    low, high = plan.memory_interval.low_gib, plan.memory_interval.high_gib
+    assert plan.p_within(low) == pytest.approx(0.1, abs=0.01)
+    assert plan.p_within(high) == pytest.approx(0.9, abs=0.01)
+    above = {"fits": False, "memory_limit_gib": 0.99 * plan.peak_memory_gib}
+    unsure, out = (plan.model_copy(update=above | {"p_fits": chance}) for chance in (0.4, 0.05))
+    assert (unsure.may_fit, out.may_fit) == (True, False)
+    assert excess_words(unsure, "en") != excess_words(out, "en")
+    assert not out.model_copy(update={"p_fits": None, "memory_interval": None}).may_fit  # of an earlier version
 
 
 def test_a_remedy_is_what_an_estimate_of_the_changed_strategy_says(launch: Launch, tight: CheckReport) -> None:

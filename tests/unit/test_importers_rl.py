@@ -107,6 +107,7 @@ def test_a_list_of_overrides_is_a_launch():
     ("more", "error", "words"),
     [
         ("actor_rollout_ref.model.lora_rank=32", UnsupportedError, "LoRA"),
+        ("actor@actor_rollout_ref.actor=own_actor", UnsupportedError, "not modelled yet: own"),
         ("actor_rollout_ref.rollout.name=hf", UnsupportedError, "not modelled yet: hf"),
         ("actor_rollout_ref.rollout.n=many", SpecError, "line 9, column 1: actor_rollout_ref.rollout.n: 'many'"),
         ("actor_rollout_ref.rollout.n=$N", SpecError, "has no value in the script"),

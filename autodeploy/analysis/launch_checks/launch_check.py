@@ -305,7 +305,7 @@ def _with_plan(
     best = _best(launch.spec, plan, planner)
     before = None if then is None else Compared(plan=then, slowdown=_slowdown(plan, then))
     gates = (*report.gates, *_gates(plan, limits, _longest(launch, plan, limits, planner), best, before))
-    fits = gates[1].passed and gates[1].up_to_tokens is None
+    fits = plan.highest_gib <= limits.max_memory * plan.memory_limit_gib
     return report.model_copy(
         update={
             "passed": all(gate.passed for gate in gates),
@@ -357,8 +357,9 @@ def _gates(
     plan: Plan, limits: CheckLimits, longest: int | None, best: Compared | None, before: Compared | None
 ) -> tuple[Gate, ...]:
     used, most = plan.highest_gib / plan.memory_limit_gib, limits.max_memory
-    passed = used <= most or longest is not None
-    gates = [Gate(name="memory", passed=passed, value=used, limit=most, up_to_tokens=longest)]
+    chance = plan.p_within(most * plan.memory_limit_gib)
+    passed = chance >= limits.min_p_fits or longest is not None
+    gates = [Gate(name="memory", passed=passed, value=used, limit=most, chance=chance, up_to_tokens=longest)]
     if best is not None:
         limit = limits.max_slowdown if before is None else None
         gates.append(Gate(name="slowdown", passed=_within(best, limit), value=best.slowdown, limit=limit))

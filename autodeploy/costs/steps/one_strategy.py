@@ -193,6 +193,7 @@ def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
     given, kind, recompute = strategy.layers_per_stage, strategy.schedule, strategy.recompute
     counted = recompute.num_layers, recompute.num_layers_per_stage, recompute.per_stage
     whole = {"recomputes_all": recompute.granularity == "full" and not any(counted)}
+    whole["updates_on_host"] = strategy.optimizer_offload_fraction is not None
     if given is None:
         return whole
     vpp = chunks_of(strategy)

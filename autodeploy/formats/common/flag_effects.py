@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
@@ -55,12 +55,7 @@ def flag_effects() -> Mapping[str, FlagEffect]:
     for name, group in _read("flag_effects.yaml").items():
         kind = KINDS.get(name, "no_effect")
         effects |= {flag: FlagEffect(kind, _reason("effect", name, group)) for flag in group["flags"].split()}
-    for name, group in _read("unmodelled_flags.yaml").items():
-        reason = _reason("unmodelled", name, group)
-        for word in group["flags"].split():
-            flag, _, harmless = word.partition("=")
-            effects[flag] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
-    return effects
+    return effects | unmodelled_effects("unmodelled", _read("unmodelled_flags.yaml"), "flags")
 
 
 def _reason(section: str, name: str, group: Mapping[str, str]) -> str:
@@ -99,9 +94,15 @@ def key_effects() -> Mapping[str, FlagEffect]:
         reason = Message.of_record(f"effect.{name}", group["reason"])
         effects |= {key: FlagEffect("no_effect", reason) for key in group["keys"].split()}
     effects |= {key: FlagEffect("read", NO_EFFECT) for key in document["read"]["all"]["keys"].split()}
-    for name, group in document["unmodelled"].items():
-        reason = Message.of_record(f"unmodelled.{name}", group["reason"])
-        for word in group["keys"].split():
+    return effects | unmodelled_effects("unmodelled", document["unmodelled"])
+
+
+def unmodelled_effects(section: str, groups: Mapping[str, Any], words: str = "keys") -> dict[str, FlagEffect]:
+    """Effects of keys that no prediction knows: of words `key` or `key=harmless,values` in groups of one reason."""
+    effects = {}
+    for name, group in groups.items():
+        reason = Message.of_record(f"{section}.{name}", group["reason"])
+        for word in group[words].split():
             key, _, harmless = word.partition("=")
             effects[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
     return effects

@@ -11,13 +11,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import known_flags
-from autodeploy.formats.shell.follow import ScriptResult, follow
+from autodeploy.formats.shell.follow import ScriptResult, follow, found_beside
 from autodeploy.formats.shell.slurm import slurm_job
 from autodeploy.formats.shell.values import Run, Value, WordBuilder, line_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, at_place, joined
 from autodeploy.specs.diagnostics import not_modelled
-from autodeploy.specs.text_files import refuse_framework
+from autodeploy.specs.text_files import MAX_LAUNCH_CHARACTERS, load_json, load_yaml, read_text, refuse_framework
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,6 +81,7 @@ FLAGS = _purposes(
         FSDP2: "--use-torch-fsdp2 --fsdp2-config-path",
         "evaluation": "--skip-train",
         INFERENCE: "--prompt-file",
+        CONVERSION: "--target-tensor-model-parallel-size",
         "RETRO": "--retro-add-retriever",
         "vision pre-training": "--vision-pretraining",
         "LayerZeRO": "--layerzero",
@@ -224,11 +225,12 @@ def refused(what: str, by: str, place: tuple[int, int, str] | None = None, path:
     nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
     message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
     path = path or (FOREIGN if what in OTHER_FRAMEWORKS else KIND)
-    return UnsupportedError(message, path=path, hint=Message("importers.give_full_pre_training"))
+    hint = INSTEAD.get(what.partition("'")[0], Message("importers.give_full_pre_training"))
+    return UnsupportedError(message, path=path, hint=hint)
 
 
 # A variable of flags, by the names that scripts give them, or all arguments; unset it is no flag's value, and empty.
-BUNDLE = re.compile(r"\$\{?([@*]|\w*(?:ARGS|OPTS|OPTIONS|FLAGS))(?:\[[@*]\])?\}?", re.IGNORECASE)
+BUNDLE = re.compile(r"\$\{?([@*]|\w*(?:ARGS?|OPTS?|OPTIONS?|FLAGS?))(?:\[[@*]\])?\}?", re.IGNORECASE)
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 LAUNCHER_OPTIONS = {
     **dict.fromkeys(("--ntasks-per-node",), "ranks_per_node"),
@@ -243,7 +245,11 @@ LAUNCHER_OPTIONS = {
 PRINTED = frozenset({"echo", "printf"})
 ENVIRONMENTS = frozenset({"set_env.sh", "env.sh", "activate", "conda.sh", ".bashrc", "profile", ".env"})
 """Names of files that set up a machine, where no flag stands."""
+ASSIGNED = re.compile(
+    r"""^[ \t]*(?:export[ \t]+)?(\w{1,40})=(?:["']?\$\{?(\d{1,3})\}?["']?[ \t]*(?:#.*)?$)?""", re.MULTILINE
+)
 FRONT_DOORS = [["megatron", task] for task in ("pt", "sft", "rlhf")]
+DOCUMENTS = (".yaml", ".yml", ".json")
 SHAPE = frozenset({"--num-layers", "--hidden-size", "--num-attention-heads"})
 
 
@@ -284,7 +290,8 @@ class LaunchScript:
 
     `is_spelled` is whether they are another program's words, which its own parser reads, in Megatron's flags.
     `environment` are settings that a prediction may rest on, `variables` all that the launch's environment has,
-    `given` are the variables that were set from outside, `notes` what was not followed, with its place, `unset` the
+    `given` are the variables that were set from outside, `assigned` those that the script sets somewhere,
+    with the number of its own argument where it is that, `notes` what was not followed, with its place, `unset` the
     variables for flags that the script nowhere sets, `asked_ranks` those of the job that its header asks for.
     """
 
@@ -298,6 +305,7 @@ class LaunchScript:
     variables: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
+    assigned: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
 
     @property
@@ -322,9 +330,11 @@ def read_launch_script(
     understood.
     """
     followed = follow(text, variables, folder)
-    words, place = _training_words(followed)
+    words, place = _training_words(followed, folder)
     unset = {match[1]: None for word in words if word.unknown and (match := BUNDLE.fullmatch(word.text))}
     words = [word for word in words if not (word.unknown and BUNDLE.fullmatch(word.text))]
+    if front_door(words):
+        words[2:] = _with_file(followed, words[2:], folder)
     before, program, after = ([], place, words[2:]) if front_door(words) else _cut_at_program(words)
     flags, repeated = _flags(followed, after)
     launcher, _ = _flags(followed, before)
@@ -341,11 +351,12 @@ def read_launch_script(
         variables=exported,
         notes=notes,
         given=variables or {},
+        assigned=dict(ASSIGNED.findall(text)),
         unset=tuple(unset),
     )
 
 
-def _training_words(followed: ScriptResult) -> tuple[list[Value], str]:
+def _training_words(followed: ScriptResult, folder: Path | None) -> tuple[list[Value], str]:
     """The command with most flags of the table; without a launch, the flags that the script's variables hold."""
     flags = known_flags()
 
@@ -371,12 +382,48 @@ def _training_words(followed: ScriptResult) -> tuple[list[Value], str]:
     refuse_launcher(words for _, words in followed.commands)
     missing = [name[:80] for name in followed.absent if name.rpartition("/")[2] not in ENVIRONMENTS]
     absent = joined(dict.fromkeys(missing[:5]))
+    places = [value.place for value in followed.environment.values() if value.place.endswith(DOCUMENTS)]
+    settings = next((place[:80] for place in reversed(places) if found_beside(folder, place)), "")
     raise SpecError(
         Message("common.missing", word=", ".join(sorted(SHAPE))),
-        hint=Message("importers.put_files_beside", files=absent)
+        hint=Message("importers.give_settings", file=settings)
+        if settings
+        else Message("importers.put_files_beside", files=absent)
         if absent
         else Message("importers.give_script_with_command"),
     )
+
+
+def _with_file(followed: ScriptResult, words: list[Value], folder: Path | None) -> list[Value]:
+    """Arguments of ms-swift with what stands in the file that is the first of them, before all others.
+
+    References
+    ----------
+    modelscope/ms-swift @3602360a, swift/cli/main.py:38, parse_yaml_args.
+    """
+    if not words or not words[0].place.endswith(DOCUMENTS):
+        return words
+    place = words[0].place
+    path = found_beside(folder, place)
+    if path is None:
+        absent = Message("importers.absent_file", file=place[:80])
+        hint = Message("importers.put_files_beside", files=place[:80])
+        raise SpecError(at_place(absent, followed.source.place(words[0].offset)), hint=hint)
+    text = read_text(path, MAX_LAUNCH_CHARACTERS)
+    document = load_json(text) if place.endswith(".json") else load_yaml(text)
+    if not isinstance(document, dict):
+        raise SpecError(Message("importers.not_importable"), path=place)
+    environment = document.pop("ENV", None)
+    for name, value in environment.items() if isinstance(environment, dict) else ():
+        followed.environment.setdefault(str(name), Value((Run(str(value), 0),)))
+    followed.source.append(text, place)
+    start, given = len(followed.source.text) - len(text), list[Value]()
+    for name, value in document.items():
+        found = re.search(rf"^{re.escape(str(name))}\b", text, re.MULTILINE)
+        at = start + (found.start() if found else 0)
+        texts = [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+        given += [Value((Run(each, at),)) for each in texts]
+    return given + words[1:]
 
 
 def front_door(words: Sequence[Value]) -> str:

@@ -100,7 +100,7 @@ class FlagReader:
             self.fail(
                 flag,
                 Message("importers.no_value_in_script", variable=given.unknown[:60]),
-                Message("importers.set_it", option=" ".join(f"--set {name}=VALUE" for name in self._missing(given))),
+                Message("importers.set_it", option=" ".join(f"--set {each}" for each in self._missing(given))),
             )
         if not given.values:
             self.fail(flag, Message("stack.takes_values", flag=flag, expected="1", found=0))
@@ -108,10 +108,20 @@ class FlagReader:
         return given.text.strip()
 
     def _missing(self, given: GivenFlag) -> list[str]:
-        """Variables without a value of this flag, and of all others that are a number or a word of a list."""
-        numbers = (each for each in self.script.flags.values() if each.unknown and each.name in _counted())
+        """Variables without a value of this flag, and of all others that are a number or a word of a list.
+
+        Where arguments of the script are among them, all of these, on which the variables that it sets itself may rest.
+        """
+        script = self.script
+        numbers = (each for each in script.flags.values() if each.unknown and each.name in _counted())
         names = dict.fromkeys(each.unknown.lstrip("$").strip("{}") for each in (given, *numbers))
-        return [name for name in names if re.fullmatch(r"\w{1,40}", name)][:SHOWN_MISSING] or ["NAME"]
+        places = dict.fromkeys(filter(str.isdigit, names), "VALUE")
+        if places:
+            places |= {number: name for name, number in script.assigned.items() if number not in {"", *script.given}}
+        rest = [name for name in names if re.fullmatch(r"\w{1,40}", name) and name not in places]
+        rest = [name for name in rest if not (places and name in script.assigned)][:SHOWN_MISSING]
+        told = [f"{place}={places[place]}" for place in sorted(places, key=int)] + [f"{name}=VALUE" for name in rest]
+        return told or ["NAME=VALUE"]
 
     def words(self, flag: str, field: str) -> tuple[str, ...]:
         """All values after the flag, also those joined by commas."""

@@ -353,10 +353,7 @@ def import_fsdp2_script(
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
 ) -> ImportResult:
-    """The spec that a script of the backend trains; its YAML is looked for beside it. As `import_fsdp2`.
-
-    Raises SpecError where the file that the script names is not there, or a value can't be read.
-    """
+    """The spec that a script of the backend trains; its YAML is looked for beside it. As `import_fsdp2`."""
     followed = follow(text, variables, base_dir)
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:

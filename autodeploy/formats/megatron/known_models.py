@@ -187,8 +187,9 @@ def _family(preset: Preset) -> str:
 
 def _names(reader: FlagReader, otherwise: str) -> str:
     """Everything in the script that may name its model, in lower case."""
-    given = [reader.script.flags[flag] for flag in NAMING if flag in reader.script.flags]
-    return " ".join([otherwise, *(flag.text for flag in given)]).lower()
+    flags = reader.script.flags
+    files = dict.fromkeys(flag.file for flag in flags.values())  # that the script reads or starts
+    return " ".join([otherwise, *files, *(flags[flag].text for flag in NAMING if flag in flags)]).lower()
 
 
 def _is_named(preset: Preset, named: str) -> bool:

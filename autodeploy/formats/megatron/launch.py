@@ -11,7 +11,7 @@ from autodeploy.formats.megatron.layers import placement
 from autodeploy.formats.megatron.memory import BLOCK as RECOMPUTE
 from autodeploy.formats.megatron.memory import add_recompute, add_swap
 from autodeploy.formats.megatron.model import add_experts, add_model, add_training
-from autodeploy.formats.megatron.strategy import add_dispatch, add_parallel, expert_parallel_flag
+from autodeploy.formats.megatron.strategy import PLACEMENT_FLAGS, add_dispatch, add_parallel, expert_parallel_flag
 from autodeploy.formats.megatron.tuning import add_tuning
 from autodeploy.messages import Message
 from autodeploy.specs.spec import spec_of
@@ -168,19 +168,10 @@ __all__ = ["Launch", "ShellVariable", "filled_launch", "launch_of", "launch_of_s
 
 # What an author of a launch script adds to it and takes out of it, to turn one plan of a spec into another.
 # Ways to say which layers are where: they exclude each other, and the number of layers counts those that do nothing.
-PLACEMENT = frozenset(
-    {
-        "--num-layers",
-        "--noop-layers",
-        "--num-layers-per-virtual-pipeline-stage",
-        "--num-virtual-stages-per-pipeline-rank",
-        "--pipeline-model-parallel-layout",
-        "--num-layer-list",
-        "--pipeline-num-transformer-layers",
-        "--decoder-first-pipeline-num-layers",
-        "--decoder-last-pipeline-num-layers",
-    }
-)
+PLACEMENT = frozenset(PLACEMENT_FLAGS) | {
+    "--num-layers-per-virtual-pipeline-stage",
+    "--num-virtual-stages-per-pipeline-rank",
+}
 
 
 class FlagChanges(NamedTuple):

@@ -38,7 +38,7 @@ _HOLE = re.compile(r"\$\{([\w.]+)\}")
 NO_MEAN = Message("importers.longest_response_only")
 SAME_SHAPE = {"deepseekr1": "deepseekv3"}
 # Words of a name that leave its model's shape alone.
-_TUNED = re.compile("instruct|base|thinking|chat|hf|bf16|zero|math|coder")
+_TUNED = re.compile("instruct|base|thinking|chat|hf|mcore|bf16|zero|math|coder")
 
 
 def preset_named(*names: str) -> str | None:
@@ -124,7 +124,10 @@ def flags_of_keys(
     variables : values of `${NAME}` in texts; one that is not there stays unknown.
     """
     flags = {}
-    for name, value in keys.items():
+    for name, told in keys.items():
+        hole = _HOLE.fullmatch(told) if isinstance(told, str) else None
+        word = (variables or {}).get(hole[1], told) if hole else told
+        value = {"true": True, "false": False}.get(word, told) if isinstance(word, str) else word
         if value is None or value is False:
             continue
         flag = f"--{name.removeprefix('--').replace('_', '-')}"

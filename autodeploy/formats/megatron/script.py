@@ -53,17 +53,7 @@ def import_launch_script(
     otherwise: str = UNNAMED,
     base_dir: Path | None = None,
 ) -> ImportResult:
-    """The spec that a launch script runs.
-
-    text : the script.
-    variables : values of variables that the script expects from its environment, by name.
-    name : the model's name; absent, that of the preset with the same shape, or what the script calls its tokenizer
-        or checkpoint.
-    otherwise : the name of a model that has none of these.
-    base_dir : where files are looked for that the script names.
-
-    Raises SpecError with line and column, or the field of the spec that the script leaves open.
-    """
+    """The spec that a launch script runs. As `import_document`, which takes `otherwise` from the name of its file."""
     script, named = read_megatron_launch(text, variables, name, base_dir)
     return imported_launch(script, text, name, otherwise, named)
 

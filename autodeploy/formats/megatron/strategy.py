@@ -477,6 +477,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
 
 
 OVERLAP_FLAGS = ("--moe-fb-overlap", "--overlap-moe-expert-parallel-comm")
+# Ways to say which layers are where.
 PLACEMENT_FLAGS = (
     "--pipeline-model-parallel-layout",
     "--num-layer-list",

@@ -53,11 +53,12 @@ def is_swift(script: LaunchScript) -> bool:
 
 
 def model_named(script: LaunchScript) -> GivenFlag:
-    """The flag that names the model.
+    """The flag that names the model: by its checkpoint in Megatron's format where release 3 names no other.
 
-    Raises SpecError where there is none.
+    Raises SpecError where there is none, or as `spelled`: no model has to be looked for of what is not read.
     """
-    named = script.flags.get("--model")
+    _stage(script)
+    named = next((flag for word in ("model", "load", "mcore_model") if (flag := _given(script).get(word))), None)
     if named is None:
         raise SpecError(Message("common.is_required", name="--model"), path="/model")
     return named
@@ -68,9 +69,7 @@ def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
 
     Raises UnsupportedError for what ms-swift trains with this program besides: rewards, teachers, classifiers.
     """
-    task = script.program.partition(" ")[2]
-    given = {name.removeprefix("--").replace("-", "_"): flag for name, flag in script.flags.items()}
-    stage = _stage(task, given)
+    given, stage = _given(script), _stage(script)
     words, experts = _words(), bool(model.get("n_routed_experts"))
     if not _dropped(given):
         given |= {"tuner_type": given.pop("train_type")} if "train_type" in given else {}
@@ -101,7 +100,16 @@ def spelled(script: LaunchScript, model: Mapping[str, Any]) -> LaunchScript:
             flags[UNPADDED] = _flag(at, UNPADDED)
     if tuner == "lora":
         flags["--lora-fusion"] = _flag(at, "--lora-fusion")
-    return replace(script, program="", flags=flags, is_spelled=True, launcher=_launcher(script))
+    before = tuple(each for flag in script.repeated for each in _spelled(_word(flag), flag) if each.name in flags)
+    return replace(script, program="", flags=flags, repeated=before, is_spelled=True, launcher=_launcher(script))
+
+
+def _word(flag: GivenFlag) -> str:
+    return flag.name.removeprefix("--").replace("-", "_")
+
+
+def _given(script: LaunchScript) -> dict[str, GivenFlag]:
+    return {_word(flag): flag for flag in script.flags.values()}
 
 
 def is_longest_of_model(script: LaunchScript) -> bool:
@@ -121,7 +129,8 @@ def _dropped(given: Mapping[str, GivenFlag]) -> bool:
     return "train_type" in given and told is not None and told.text.lower() in _TRUE
 
 
-def _stage(task: str, given: Mapping[str, GivenFlag]) -> str:
+def _stage(script: LaunchScript) -> str:
+    task, given = script.program.partition(" ")[2], _given(script)
     kind = given.get("rlhf_type")
     if task == "rlhf" and (kind is None or kind.text != "dpo"):
         raise refused("RL" if kind is None else kind.text[:40], "rlhf_type", None if kind is None else kind.at)

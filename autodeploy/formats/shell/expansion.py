@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 # Whole-number expressions of `$((...))` and `((...))`.
-_TOKEN = re.compile(r"\s*(?:(\d+)|\$?\{?([A-Za-z_]\w*(?:\[\w+\])?)\}?|(\|\||&&|\*\*|[<>=!]=|[-+*/%<>!()]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)|\$?\{?([A-Za-z_]\w*(?:\[\w+\])?)\}?|(\|\||&&|\*\*|[<>=!]=|[-+*/%<>!()?:]))")
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",),
     ("&&",),
@@ -64,7 +64,7 @@ def evaluate(expression: str, value_of: Callable[[str], int | None]) -> int:
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(Message("field_fault.at_most_characters", bound=f"{MAX_LENGTH:,}"))
     parser = _Parser(_tokens(expression), value_of)
-    result = parser.level(0)
+    result = parser.choice()
     if parser.tokens:
         raise ExpressionError(Message("importers.unexpected", token=repr(parser.tokens[0])))
     return result
@@ -89,6 +89,21 @@ class _Parser:
         self.tokens = tokens
         self.value_of = value_of
         self.depth = 0
+
+    def choice(self) -> int:
+        """`a ? b : c`, from the right."""
+        value = self.level(0)
+        if self.tokens[:1] != ["?"]:
+            return value
+        self.tokens.pop(0)
+        first = self.choice()
+        self.expect(":")
+        second = self.choice()
+        return first if value else second
+
+    def expect(self, token: str) -> None:
+        if not self.tokens or self.tokens.pop(0) != token:
+            raise ExpressionError(Message("common.missing", word=repr(token)))
 
     def level(self, index: int) -> int:
         if index == len(_LEVELS):
@@ -125,9 +140,8 @@ class _Parser:
                 value = self.operand()
                 return -value if token == "-" else value if token == "+" else int(not value)
             if token == "(":
-                value = self.level(0)
-                if not self.tokens or self.tokens.pop(0) != ")":
-                    raise ExpressionError(Message("common.missing", word="')'"))
+                value = self.choice()
+                self.expect(")")
                 return value
         finally:
             self.depth -= 1

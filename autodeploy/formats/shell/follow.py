@@ -107,6 +107,7 @@ STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "env"}
 CARRIED_OUT = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})  # before a text
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _ASSIGNED = re.compile(r"\s*+([A-Za-z_]\w*)\s*+([-+*/%]?)=(?!=)(.*)", re.DOTALL)
+_UNSET = re.compile(r"\$(?!SLURM_)([A-Za-z_]\w{0,60})")
 _COUNTED = re.compile(r"\s*+(?:(\+\+|--)\s*+)?([A-Za-z_]\w*)\s*+(\+\+|--)?\s*+")
 
 
@@ -148,6 +149,16 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
         followed.notes.append((offset, Message("importers.not_executed", text=text)))
     followed.notes = sorted(set(followed.notes))
     return followed
+
+
+def found_beside(folder: Path | None, place: str) -> Path | None:
+    """The file of a name: beside the script, or from a folder above it in its checkout, where it is started."""
+    if folder is None or not place:
+        return None
+    folders = [folder]
+    above = list(folder.resolve().parents)[:MOST_FOLDERS]
+    top = next((n for n, each in enumerate([folder, *above]) if (each / ".git").exists()), 0)
+    return next((path for each in folders + above[:top] if (path := each / place).is_file()), None)
 
 
 class _Follower:
@@ -302,10 +313,10 @@ class _Follower:
         if name is None and not command.words:
             return True
         if name == "[[":  # splits no word
-            return truth([self.variables.value(word) for word in command.words])
+            return self._test([self.variables.value(word) for word in command.words])
         words = self._words(command.words)
         if name in TESTS:
-            return truth(words)
+            return self._test(words)
         if name in self._functions:
             return self._call(self._functions[name], words[1:], command.offset)
         if self._runs_other(words, command.offset):
@@ -340,6 +351,19 @@ class _Follower:
 
     def _words(self, words: Sequence[Word]) -> list[Value]:
         return [value for word in words for value in self.variables.words(word)]
+
+    def _test(self, words: list[Value]) -> bool | None:
+        """Whether a condition holds; a variable not set before is empty to `-z` and `-n`, as to `${NAME:-}`."""
+        text = self.followed.source.text
+        for index, word in enumerate(words[1:], start=1):
+            unset = _UNSET.fullmatch(word.text) if words[index - 1].text in {"-z", "-n"} else None
+            if unset is None or len(word.runs) > 1:
+                continue
+            self.variables.work(len(text) // 100)
+            if re.search(rf"(?<![\w$]){unset[1]}\+?=", text[: word.offset]) is None:
+                words[index] = Value()
+                self.followed.notes.append((word.offset, Message("importers.unset_variable", name=unset[1])))
+        return truth(words)
 
     def _printed(self, source: str) -> str | None:
         """Text of a `$(...)` of `echo`, `printf` and assignments; None where there is another command.
@@ -437,10 +461,8 @@ class _Follower:
 
     def _file(self, name: Value, offset: int) -> Sequence[Statement] | None:
         """Statements of a file beside the script; its name may begin with folders that are not known."""
-        known = [run.text for run in name.runs]
-        last = max((index for index, run in enumerate(name.runs) if run.unknown), default=-1)
-        place = "".join(known[last + 1 :]).lstrip("/") if last >= 0 else name.text
-        path = self._found(place)
+        place = name.place
+        path = found_beside(self._folder, place)
         if path is None:
             self.followed.absent.append(place or name.text)
             self.followed.notes.append((offset, Message("importers.absent_file", file=(place or name.text)[:80])))
@@ -449,15 +471,6 @@ class _Follower:
             self.followed.source.append(read_text(path, MAX_LAUNCH_CHARACTERS), place)
             self._files[path] = self.followed.source.script()
         return self._files[path]
-
-    def _found(self, place: str) -> Path | None:
-        """The file of a name: beside the script, or from a folder above it in its checkout, where it is started."""
-        if self._folder is None or not place:
-            return None
-        folders = [self._folder]
-        above = list(self._folder.resolve().parents)[:MOST_FOLDERS]
-        top = next((n for n, folder in enumerate([self._folder, *above]) if (folder / ".git").exists()), 0)
-        return next((path for folder in folders + above[:top] if (path := folder / place).is_file()), None)
 
     def _start(self, statements: Sequence[Statement], arguments: list[Value], offset: int) -> None:
         """A shell of its own, which sees what is exported and its own arguments, and leaves nothing behind."""

@@ -184,6 +184,13 @@ class Value:
         return next((run.unknown for run in self.runs if run.unknown), "")
 
     @property
+    def place(self) -> str:
+        """Name of a file: what is known behind the last hole, as its first folders are often the machine's."""
+        last = max((index for index, run in enumerate(self.runs) if run.unknown), default=-1)
+        known = "".join(run.text for run in self.runs[last + 1 :])
+        return known.lstrip("/") if last >= 0 else known
+
+    @property
     def offset(self) -> int:
         """Start of the value in the source."""
         return self.runs[0].offset if self.runs else 0

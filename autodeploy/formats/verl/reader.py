@@ -8,9 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ruamel.yaml import YAML
-
-from autodeploy.formats.common.flag_effects import FlagEffect
+from autodeploy.formats.common.flag_effects import unmodelled_effects
 from autodeploy.formats.common.import_result import (
     ImportResult,
     KeptFlag,
@@ -31,11 +29,13 @@ from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import DiagnosticsLog, joined, not_modelled
 from autodeploy.specs.text_files import refuse_long_key
 from autodeploy.stack.releases import release_named
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from autodeploy.formats.common.flag_effects import FlagEffect
     from autodeploy.formats.shell.follow import ScriptResult
 
 
@@ -50,13 +50,7 @@ _TRUTH = {"true": True, "false": False}
 def override_effects() -> Mapping[str, FlagEffect]:
     """Keys that change what is predicted and are not modelled, by name."""
     text = files("autodeploy.formats.verl").joinpath("verl_effects.yaml").read_text(encoding="utf-8")
-    effects = {}
-    for name, group in YAML(typ="safe", pure=True).load(text).items():
-        reason = Message.of_record(f"verl_effect.{name}", group["reason"])
-        for word in group["keys"].split():
-            key, _, harmless = word.partition("=")
-            effects[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
-    return effects
+    return unmodelled_effects("verl_effect", load_shipped_yaml(text))
 
 
 class OverrideReader:
@@ -199,10 +193,10 @@ def read_update(
 
     Raises UnsupportedError for backends that are not planned.
     """
-    engine = reader.text("model_engine", "/strategy/fsdp")
-    by_config = (
-        "megatron" if "megatron" in config or engine == "megatron" else engine if engine not in {None, "dp"} else ""
-    )
+    engine = reader.text("model_engine", "/strategy/fsdp") or ""
+    group = reader.text(f"actor@{ACTOR}", "/strategy/fsdp")  # whose defaults in ppo_trainer.yaml follow the engine
+    by_config = group.removesuffix("_actor") if group else "megatron" if "megatron" in config else engine
+    by_config = "" if by_config == "dp" else by_config
     backend = reader.text(f"{ACTOR}.strategy", "/strategy/fsdp") or by_config or "fsdp"
     if by_config == "megatron":
         backend = "megatron"
@@ -316,14 +310,9 @@ def import_verl(
     name: str | None = None,
     base_dir: Path | None = None,
 ) -> ImportResult:
-    """The spec that a launch of verl trains.
+    """The spec that a launch of verl trains. As `import_document`.
 
-    variables : values of variables that the script expects from its environment.
-    name : of the model, or of a preset where the path says none.
-    base_dir : folder that a relative path of the model is in; its `config.json` has the shape.
-
-    Raises SpecError with line and column of what can't be read; UnsupportedError for other trainings, and backends that
-    are not planned.
+    Raises UnsupportedError for other trainings, and backends that are not planned.
     """
     followed = follow(text, variables, base_dir)
     program, config, given = _command(followed)

@@ -20,7 +20,7 @@ from autodeploy.space.rules import broken_rules, told, values_of, where_known
 from autodeploy.space.space import log2_ratio
 from autodeploy.specs.answers import WhyNot
 from autodeploy.specs.derived_fields import SWITCHED
-from autodeploy.specs.planset import NearestChange
+from autodeploy.specs.planset import LEAST_CHANCE, NearestChange
 from autodeploy.specs.search import Axis
 from cost_models.schedule import kinds
 
@@ -111,9 +111,12 @@ def short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]
     """Memory that the strategy lacks as it stands, and its cost with the memory choices that make it fit."""
     stage = max(range(len(plan.stages)), key=lambda i: max(plan.stages[i].total_gib, plan.stages[i].start_gib or 0.0))
     needs = {"stage": stage, "needed": plan.highest_gib, "limit": plan.memory_limit_gib}
+    lacking = Message("ranking.stage_cannot_fit" if placed is None else "ranking.stage_exceeds_memory", **needs)
+    if (chance := plan.p_within(plan.memory_limit_gib)) >= LEAST_CHANCE:
+        likely = Message("report.fits_by", chance=f"{100.0 * chance:.0f} %")
+        lacking = joined((likely, lacking), "semicolon")
     if placed is None:
-        return WhyNot(rule="memory", message=Message("ranking.stage_cannot_fit", **needs))
-    lacking = Message("ranking.stage_exceeds_memory", **needs)
+        return WhyNot(rule="memory", message=lacking)
     return timed(WhyNot(rule="memory", message=lacking, fitting=placed), placed, best())
 
 
