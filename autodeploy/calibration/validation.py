@@ -27,7 +27,7 @@ from autodeploy.space.rules import broken_rules
 from autodeploy.specs.base import Document
 from autodeploy.specs.diagnostics import Text, TranslatedDocument
 from autodeploy.specs.measurements import RlMeasured, ServedMeasured
-from autodeploy.specs.planset import MemoryInterval
+from autodeploy.specs.plan_details import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
 from autodeploy.specs.rl import EngineMode
 from autodeploy.specs.software import release_of, stack_of

@@ -18,7 +18,7 @@ import numpy as np
 
 from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.messages import Message, message_or
-from autodeploy.specs.planset import MemoryInterval
+from autodeploy.specs.plan_details import MemoryInterval
 from cost_models.arrays import product
 from hardware_profiles.loader import list_profiles, load_profile
 

@@ -33,7 +33,7 @@ from autodeploy.reports.wording import (
     seconds,
     titled,
 )
-from autodeploy.specs.planset import SURE_CHANCE
+from autodeploy.specs.plan_details import SURE_CHANCE
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:

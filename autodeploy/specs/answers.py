@@ -8,7 +8,8 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.diagnostics import BrokenRule, Text, TranslatedDocument
-from autodeploy.specs.planset import LEAST_CHANCE, NearestChange, Plan
+from autodeploy.specs.plan_details import LEAST_CHANCE
+from autodeploy.specs.planset import NearestChange, Plan
 from autodeploy.specs.strategy import Strategy
 from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.magnitudes import Price

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -11,6 +13,24 @@ from autodeploy.specs.diagnostics import Text, TranslatedDocument
 from autodeploy.specs.strategy import Strategy
 
 Devices = Literal["all", "generation", "training"]
+LEAST_CHANCE, SURE_CHANCE = 0.1, 0.9
+"""Chances to fit at which the limit is the lower and the upper end of the 80 % interval of a plan's memory."""
+
+
+class MemoryInterval(Document):
+    """An 80 % interval of a peak of memory and what it rests on."""
+
+    low_gib: float
+    high_gib: float
+    basis: Text = ""
+    extrapolated: tuple[Text, ...] = ()
+
+    def at_most(self, log_ratio: float) -> float:
+        """The probability that the logarithm of the peak exceeds that of the predicted one by no more than this."""
+        if self.low_gib >= self.high_gib:
+            return float(log_ratio >= 0.0)
+        half = 0.5 * math.log(self.high_gib / self.low_gib)
+        return NormalDist().cdf(log_ratio * NormalDist().inv_cdf(SURE_CHANCE) / half)
 
 
 class RlPhase(Document):

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.diagnostics import BrokenRule, Text, TranslatedDocument
-from autodeploy.specs.plan_details import RlPlan, SpareRow
+from autodeploy.specs.plan_details import LEAST_CHANCE, MemoryInterval, RlPlan, SpareRow
 from autodeploy.specs.spec import spec_hash
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import RouterKind
@@ -38,9 +38,6 @@ Kind = Literal["datasheet", "measured", "fitted", "assumed"]
 # A bound of 0, and so a gap of 1, was not proven: documents of earlier versions have them.
 Bound = Annotated[float | None, AfterValidator(lambda bound: bound or None)]
 Gap = Annotated[float | None, AfterValidator(lambda gap: None if gap == 1.0 else gap)]
-
-LEAST_CHANCE, SURE_CHANCE = 0.1, 0.9
-"""Chances to fit where the 80 % interval of a plan's memory begins and ceases to exceed its limit."""
 
 FINISHED: frozenset[str] = frozenset({"optimal", "feasible", "infeasible", "cancelled", "failed"})
 
@@ -195,15 +192,6 @@ class CountOn(Document):
 
     step_time_s: float
     why: Text
-
-
-class MemoryInterval(Document):
-    """An 80 % interval of a peak of memory and what it rests on."""
-
-    low_gib: float
-    high_gib: float
-    basis: Text = ""
-    extrapolated: tuple[Text, ...] = ()
 
 
 class Evidence(Document):
@@ -440,10 +428,7 @@ class Plan(TranslatedDocument):
         if limit_gib == self.memory_limit_gib and self.p_fits is not None:
             return self.p_fits
         interval, ratio = self.memory_interval, math.log(limit_gib / self.highest_gib)
-        if interval is None or interval.low_gib >= interval.high_gib:
-            return float(ratio >= 0.0)
-        half = 0.5 * math.log(interval.high_gib / interval.low_gib)
-        return NormalDist().cdf(ratio * NormalDist().inv_cdf(SURE_CHANCE) / half)
+        return float(ratio >= 0.0) if interval is None else interval.at_most(ratio)
 
     @property
     def start_gib(self) -> float:

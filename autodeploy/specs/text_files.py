@@ -270,7 +270,7 @@ MODEL_ZOO, SWIFT = "Megatron-MoE-ModelZoo", "ms-swift"
 # Keys that tell the configuration of a framework that is not read.
 FOREIGN: dict[str, str] = {
     "FlagScale": "system model data | experiment action",
-    "LLaMA-Factory": "finetuning_type | model_name_or_path template | train_dataset model | peft_config model",
+    "LLaMA-Factory": "finetuning_type | model_name_or_path template | cutoff_len model | peft_config model",
     "axolotl": "base_model datasets",
     "DeepSpeed": "zero_optimization | train_batch_size | train_micro_batch_size_per_gpu",
     "NeMo": "trainer exp_manager",

@@ -152,13 +152,18 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
 
 
 def found_beside(folder: Path | None, place: str) -> Path | None:
-    """The file of a name: beside the script, or from a folder above it in its checkout, where it is started."""
+    """The file of a name: beside the script, or from a folder above it in its checkout, where it is started.
+
+    One by its place on another machine is looked for by the ends of that place, the longest first.
+    """
     if folder is None or not place:
         return None
     folders = [folder]
     above = list(folder.resolve().parents)[:MOST_FOLDERS]
     top = next((n for n, each in enumerate([folder, *above]) if (each / ".git").exists()), 0)
-    return next((path for each in folders + above[:top] if (path := each / place).is_file()), None)
+    parts = place.split("/") if place.startswith("/") else []
+    ends = [place, *("/".join(parts[start:]) for start in range(1, len(parts)))]
+    return next((path for end in ends for each in folders + above[:top] if (path := each / end).is_file()), None)
 
 
 class _Follower:

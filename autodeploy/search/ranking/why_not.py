@@ -20,7 +20,8 @@ from autodeploy.space.rules import broken_rules, told, values_of, where_known
 from autodeploy.space.space import log2_ratio
 from autodeploy.specs.answers import WhyNot
 from autodeploy.specs.derived_fields import SWITCHED
-from autodeploy.specs.planset import LEAST_CHANCE, NearestChange
+from autodeploy.specs.plan_details import LEAST_CHANCE
+from autodeploy.specs.planset import NearestChange
 from autodeploy.specs.search import Axis
 from cost_models.schedule import kinds
 
