@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = "autodeploy-"
 MOST_CHARACTERS = 80  # the address of a socket has 107, and its name follows
-IMPORTED_ONCE = ("autodeploy.service.runner.processes", "autodeploy.service.calls")
+IMPORTED_ONCE = ("autodeploy.service.session",)
 
 
 def fork_server(planner: str) -> ForkServerContext:
