@@ -147,7 +147,8 @@
       .split(",")
       .map((part) => {
         const [name, value] = part.split("=");
-        return `${form.querySelector(`label[for="knob-${CSS.escape(name)}"]`)?.textContent ?? name} ${value}`;
+        const said = [...(form.elements[name]?.options ?? [])].find((option) => option.value === value)?.textContent ?? value;
+        return `${form.querySelector(`label[for="knob-${CSS.escape(name)}"]`)?.textContent ?? name} ${said.replace(/ [*✕]/g, "")}`;
       })
       .join(document.body.dataset.comma);
   const addRow = async (change) => {
