@@ -62,7 +62,9 @@ WARM_UP_DEGREES: Final[dict[str, Any]] = {"pp": 2, "vpp": 1, "cp": 1, "micro_bat
 
 
 def make_ready(planner: str) -> None:
-    """Answers what is asked most for a small model: rules and profiles are read, compiled loops are loaded."""
+    """Answers what is asked most for a small model: rules and profiles are read, compiled loops and solver loaded."""
+    import autodeploy.search.cp_sat.model  # noqa: F401 - some half a second, and no question below needs it
+
     spec, asked = parse_spec(SMALL_SPEC), load_planner(planner)
     spec = spec.model_copy(update={"strategy": Strategy(pp=2)})
     asked.operators(spec, asked.estimate(spec))

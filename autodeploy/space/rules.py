@@ -167,6 +167,10 @@ class Rule:
             obeyed = obeyed | ~np.asarray(evaluate(self.when, values), dtype=bool)
         return obeyed
 
+    def said(self, known: Mapping[str, Any]) -> str:
+        """The rule in words, with the numbers that it tells of what is known."""
+        return with_numbers(self.text, {name: known[name] for name in self.tells})
+
     def names(self) -> frozenset[str]:
         """Axes and facts that the rule reads, also those that its columns of schedules follow from."""
         return axes_behind(self._words())

@@ -15,11 +15,12 @@ from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.candidate import solve_candidate
 from autodeploy.search.branch_and_bound.frontier import SearchRequest
-from autodeploy.search.branch_and_bound.search_space import legal_candidates
+from autodeploy.search.branch_and_bound.search_space import candidate_grid, legal_candidates
 from autodeploy.search.choices.effort import FAST, Budget
 from autodeploy.search.cp_sat.legality_model import AXES, LegalityModel
 from autodeploy.search.cp_sat.model import new_solver
 from autodeploy.search.planner import Prepared, prepare
+from autodeploy.search.ranking.nearest_legal import rules_in_the_way
 from autodeploy.space.candidates import DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.space.grid import grid_of
 from autodeploy.space.rules import judge, load_rules, values_of
@@ -194,6 +195,20 @@ def test_a_conflict_is_there_when_nothing_is_legal_and_minimal(prepared: Prepare
         left = np.logical_and.reduce([np.ones(len(found), dtype=bool), *masks])
         if reasons:
             assert left.any() == (left_out is not None), (left_out, reasons)
+
+
+@SPACES
+@given(specs())
+def test_rules_read_from_candidates_exclude_all_of_them_and_none_is_spare(prepared: Prepared) -> None:
+    search, context = prepared.spec.search, prepared.context
+    found = rules_in_the_way(search, context, prepared.profile, prepared.choice)
+    candidates = candidate_grid(search, context, prepared.profile, prepared.choice).whole().candidates()
+    assert bool(found) == (len(candidates) > 0 and len(legal_of(prepared)) == 0)
+    values, names = values_of(candidates, context.facts), [name for name, _ in found]
+    of_name = {rule.name: np.broadcast_to(rule.mask(values), (len(candidates),)) for rule in load_rules()}
+    for left_out in (None, *names) if found else ():
+        obeyed = np.logical_and.reduce([of_name[name] for name in names if name != left_out] or [np.True_])
+        assert np.any(obeyed) == (left_out is not None)
 
 
 @SPACES

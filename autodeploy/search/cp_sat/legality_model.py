@@ -28,7 +28,6 @@ from autodeploy.space.space import (
     pin_text,
     values_left,
 )
-from autodeploy.stack.record_texts import with_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -125,8 +124,7 @@ class LegalityModel:
 
     def _add(self, rule: Rule) -> None:
         """A rule, as what it forbids among the values of the axes it names."""
-        told = with_numbers(rule.text, {name: self._known[name] for name in rule.tells})
-        literal = self._assume(Reason(rule.name, told))
+        literal = self._assume(Reason(rule.name, rule.said(self._known)))
         for part in rule.parts():
             names = [name for name in AXES if name in part.names()]
             self._hold(names, lambda values, part=part: part.mask({**self._known, **values}), literal)

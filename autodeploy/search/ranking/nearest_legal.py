@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.messages import Message
+from autodeploy.search.branch_and_bound.search_space import candidate_grid
 from autodeploy.search.ranking.one_strategy import place
+from autodeploy.space.candidates import AXES
+from autodeploy.space.rules import WORDS, load_rules, scope_of, values_of
 from autodeploy.space.space import KNOBS, decode
 from autodeploy.specs.planset import NearestChange
 
@@ -33,6 +36,27 @@ def why_nothing_is_legal(
 def conflict(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> tuple[Reason, ...]:
     """The same as reasons."""
     return _model(search, context, profile, choice).conflict()
+
+
+def rules_in_the_way(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
+) -> tuple[tuple[str, str], ...]:
+    """Of `conflict` the rules alone, name and text, where nothing is to be said of pins: read from the few candidates
+    that pins leave. Of rules that do as well, those of the fewest axes stay, then the first. Empty where pins alone
+    leave nothing, or a candidate is legal.
+    """
+    candidates = candidate_grid(search, context, profile, choice).whole().candidates()
+    values, scope = values_of(candidates, context.facts), scope_of(context.facts, search.target)
+    binding = [rule for rule in load_rules() if rule.binds(scope)]
+    broken = np.array([~np.broadcast_to(rule.mask(values), (len(candidates),)) for rule in binding])
+    times, left = np.count_nonzero(broken, axis=0), np.ones(len(binding), dtype=bool)
+    if not times.all():
+        return ()
+    for number in sorted(range(len(binding)), key=lambda n: (-len(binding[n].names().intersection(AXES)), -n)):
+        left[number] = bool((times[broken[number]] == 1).any())
+        times -= broken[number] & ~left[number]
+    known = {**WORDS.places(), **context.facts}
+    return tuple((rule.name, rule.said(known)) for rule, stays in zip(binding, left, strict=True) if stays)
 
 
 def pins_to_lift(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> tuple[str, ...]:

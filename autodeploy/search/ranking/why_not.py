@@ -13,7 +13,7 @@ from autodeploy.messages import Message, joined
 from autodeploy.search.branch_and_bound.search_space import legal_of_each
 from autodeploy.search.ranking.explanation import explanation
 from autodeploy.search.ranking.infeasible import missing_memory
-from autodeploy.search.ranking.nearest_legal import conflict
+from autodeploy.search.ranking.nearest_legal import conflict, rules_in_the_way
 from autodeploy.space.candidates import CHOICES, concatenate
 from autodeploy.space.feature_choice import choice_of
 from autodeploy.space.rules import broken_rules, told, values_of, where_known
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autodeploy.space.candidates import Candidates
     from autodeploy.space.feature_choice import FeatureChoice
     from autodeploy.specs.planset import Counterfactual, Plan, PlanSet
-    from autodeploy.specs.search import AxisValue
+    from autodeploy.specs.search import AxisValue, SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from cost_models.arrays import Floats
@@ -317,20 +317,31 @@ def ruled_out(asked: PartialStrategy, answer: PlanSet) -> WhyNot:
             message=Message("ranking.no_plan_with", axes=asked.words, text=message),
             nearest=_nearest(asked),
         )
-    reasons = conflict(spec.search, context, asked.profile, choice)
-    rules = [reason for reason in reasons if not reason.is_pin]
-    own = [reason.text for reason in reasons if reason.is_pin and reason.name not in asked.axes]
+    rules, own = _rules_and_own_pins(asked, spec.search, context, choice)
     facts: dict[str, Any] = dict(context.facts)
     facts.update((str(axis), value) for axis, value in asked.axes.items())
-    rule_texts = (where_known(rule.name, rule.text, facts) for rule in rules)
+    rule_texts = (where_known(name, text, facts) for name, text in rules)
     said = [*rule_texts, *own]
     texts = joined(said, "semicolon") if said else Message("ranking.no_such_strategy")
     return WhyNot(
-        rule=rules[0].name if rules else "space",
+        rule=rules[0][0] if rules else "space",
         message=Message("ranking.nothing_legal", axes=asked.words, target=spec.search.target, texts=texts),
-        broken_rules=tuple(rule.name for rule in rules),
+        broken_rules=tuple(name for name, _ in rules),
         nearest=_nearest(asked),
     )
+
+
+def _rules_and_own_pins(
+    asked: PartialStrategy, search: SearchSpec, context: Context, choice: FeatureChoice
+) -> tuple[Sequence[tuple[str, str]], list[str]]:
+    """Rules, by name and text, and pins of the spec itself that leave nothing."""
+    asks_for_more = {*search.fix, *search.allow, *search.forbid} - asked.axes.keys()
+    rules = () if asks_for_more else rules_in_the_way(search, context, asked.profile, choice)
+    if rules:
+        return rules, []
+    reasons = conflict(search, context, asked.profile, choice)
+    own = [reason.text for reason in reasons if reason.is_pin and reason.name not in asked.axes]
+    return [(reason.name, reason.text) for reason in reasons if not reason.is_pin], own
 
 
 def _nearest(asked: PartialStrategy) -> tuple[NearestChange, ...]:
