@@ -19,8 +19,8 @@ from api.http.metrics import Metrics
 from api.http.middleware import GuardedRequests, ObservedRequests
 from api.http.prefix import PrefixedRequests, refuse_own_paths
 from api.http.session import LoginThrottle
-from api.routes import audit, batches, catalogue, events, health, plans, questions, runs, searches, webhooks
-from api.ui import documentation, login, plan_routes
+from api.routes import audit, batches, catalogue, events, health, keys, plans, questions, runs, searches, webhooks
+from api.ui import documentation, keys_page, login, plan_routes
 from api.ui import routes as ui
 from api.ui.page_inputs import Refusal, as_page, give_up
 from api.ui.rendering import make_ready
@@ -93,9 +93,9 @@ def create_app(
     app.add_middleware(RecognisedRequests, settings=settings, login_page=login.login_page)
     app.add_middleware(AuditedRequests)
     app.add_middleware(ObservedRequests)
-    for module in (searches, events, webhooks, batches, plans, runs, questions, catalogue, audit, health):
+    for module in (searches, events, webhooks, batches, plans, runs, questions, catalogue, audit, keys, health):
         app.include_router(module.router)
-    for pages in (ui, plan_routes, documentation, login):
+    for pages in (ui, plan_routes, documentation, keys_page, login):
         app.include_router(pages.router, include_in_schema=False)
     problems.install(app, as_page)
     app.add_exception_handler(Refusal, give_up)

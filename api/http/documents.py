@@ -24,6 +24,7 @@ class PlanList(BaseModel):
         return f'{{"items":[{",".join(plans)}]}}'.encode()
 
 
+MOST_KEY_DAYS = 3650
 Tag = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -34,6 +35,16 @@ class Annotations(BaseModel):
 
     tags: Annotated[list[Tag] | None, Field(max_length=20, examples=[["v3", "baseline"]])] = None
     note: Annotated[str | None, Field(max_length=4000)] = None
+
+
+class KeyChange(BaseModel):
+    """How long a key is still valid."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    expires_in_days: Annotated[
+        float | None, Field(ge=0, le=MOST_KEY_DAYS, description="null: only once it is revoked", examples=[30])
+    ]
 
 
 class ProfileItem(BaseModel):

@@ -330,6 +330,26 @@ class ClusterList(Resource):
     items: tuple[ClusterDocument, ...]
 
 
+class KeyDocument(Resource):
+    """An API key as others may see it: never the key itself."""
+
+    id: Annotated[str, Field(examples=["key_01m3xk7pq2w9a4fh"])]
+    name: str
+    team: str
+    scope: str
+    created_at: Moment
+    last_used_at: Annotated[Moment | None, Field(description="noted once a minute at most")]
+    expires_at: Moment | None
+    revoked_at: Moment | None
+    own: Annotated[bool, Field(description="whether the request came with this key")]
+
+
+class KeyList(Resource):
+    """API keys, the oldest first."""
+
+    items: tuple[KeyDocument, ...]
+
+
 class AuditItem(Listed):
     """One change that somebody asked for."""
 

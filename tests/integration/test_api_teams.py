@@ -33,6 +33,7 @@ NOBODYS = {
     "plan_id": "p_0nobodys",
     "run_id": "run_0nobodys",
     "batch_id": "bat_0nobodys",
+    "key_id": "key_0nobodys",
 }
 # Names of path parameters that stand for something which every caller may see.
 EVERYBODYS = {"name"}
@@ -125,6 +126,7 @@ async def vision_works(site: Site, *, with_running: bool = False) -> dict[str, l
         "plan_id": [plan_id],
         "run_id": [run.json()["run"]["id"]],
         "batch_id": [batch.json()["id"]],
+        "key_id": [site.views["vision-reader"].id],
     }
 
 
@@ -157,6 +159,8 @@ async def seen(site: Site, theirs: dict[str, list[str]]) -> list[Any]:
 BODIES: dict[str, dict[str, Any]] = {
     "annotate_search": {"json": {"note": "not yours"}},
     "create_run": {"json": {"step_time_s": 141.0}},
+    "expire_key": {"json": {"expires_in_days": 0}},
+    "/keys/{key_id}/expire": {"data": {"days": "0"}},
     "export_plan": {"params": {"to": "json"}},
     "/searches/{search_id}/notes": {"data": {"tags": "x", "note": "not yours"}},
     "/plans/{plan_id}/{box}": {"data": {"strategy": "tp=8", "tp": "8"}},

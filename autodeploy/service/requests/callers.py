@@ -20,7 +20,7 @@ from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.keys import ApiKeys, Sessions
 from autodeploy.service.store.retention import prune_audit
 from autodeploy.service.store.tables import DEFAULT_TEAM, ApiKeyRow, AuditRow
-from autodeploy.specs.resources import AuditItem, AuditList
+from autodeploy.specs.resources import AuditItem, AuditList, KeyDocument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +97,8 @@ class Principal:
         if not self.sees(team):
             raise missing
 
+
+SHOWN = tuple(name for name in KeyDocument.model_fields if name != "own")
 
 # Without keys, and on the command line: whoever reaches the database may do anything with it.
 ANYONE = Principal()
@@ -183,11 +185,28 @@ class AccessService:
         with self._database.read() as session:
             return tuple(_view(row) for row in ApiKeys(session).all())
 
-    def revoke(self, key_id: str) -> None:
+    def seen_by(self, principal: Principal) -> tuple[KeyDocument, ...]:
+        """Every key for scope admin, else the caller's own; never the keys themselves."""
+        return tuple(
+            KeyDocument(**{name: getattr(each, name) for name in SHOWN}, own=each.id == principal.key_id)
+            for each in self.list()
+            if principal.own_team is None or each.id == principal.key_id
+        )
+
+    def expire(self, key_id: str, after: timedelta | None, by: Principal = ANYONE) -> None:
+        """Has a key end so long from now, its sessions with it; None: only once it is revoked. Errors as `revoke`."""
+        _require_admin(by, key_id)
+        with self._database.write() as session:
+            if not ApiKeys(session).expire(key_id, None if after is None else now_in(session) + after):
+                raise _no_key(key_id)
+
+    def revoke(self, key_id: str, by: Principal = ANYONE) -> None:
         """Ends a key at once and for good.
 
-        Raises NotFoundError when there is none of that id.
+        Raises NotFoundError when there is none of that id or, without scope admin, for all but the caller's own, of
+        which AccessError is raised.
         """
+        _require_admin(by, key_id)
         with self._database.write() as session:
             if not ApiKeys(session).revoke(key_id, now=now_in(session)):
                 raise _no_key(key_id)
@@ -282,6 +301,12 @@ class AccessService:
 
 def _not_valid() -> UnknownCallerError:
     return UnknownCallerError(Message("services.invalid_key"), hint="autodeploy keys create")
+
+
+def _require_admin(principal: Principal, key_id: str) -> None:
+    if not principal.may("admin") and key_id != principal.key_id:
+        raise _no_key(key_id)
+    principal.require("admin")
 
 
 def _no_key(key_id: str) -> NotFoundError:

@@ -89,6 +89,14 @@ class ApiKeys:
             self.session.flush()
         return True
 
+    def expire(self, key_id: str, at: datetime | None) -> bool:
+        """Sets when a key expires, None never; False when there is none of that id."""
+        key = self.get(key_id)
+        if key is not None:
+            key.expires_at = at
+            self.session.flush()
+        return key is not None
+
     def used(self, key_id: str, *, now: datetime, unless_since: datetime) -> bool:
         """Notes the use of a key, unless one is noted that late already."""
         result = self.session.execute(
