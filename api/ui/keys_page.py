@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response  # noqa: TC002 - FastAPI reads annotations while the program runs
 
-from api.http.dependencies import KeyId
+from api.http.dependencies import KeyId  # noqa: TC001 - as above
 from api.http.documents import MOST_KEY_DAYS
 from api.ui.page_inputs import OWN_PAGE, OwnForm, ViewsOfApp, not_found, see
 from api.ui.rendering import render
