@@ -38,7 +38,7 @@ class Annotations(BaseModel):
 
 
 class KeyChange(BaseModel):
-    """How long a key is still valid."""
+    """Change of the time for which a key is valid."""
 
     model_config = ConfigDict(extra="forbid")
 
