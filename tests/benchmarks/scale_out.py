@@ -48,7 +48,7 @@ QUICK = "tests.quick_planner"
 WORKERS = (1, 2, 4, 8)
 SEARCHES = 40  # of each worker
 LIMIT_S = 600.0
-CLAIM_MS = 20.0
+CLAIM_MS = 12.0
 COUNTING_SETTINGS = KEEPING_SETTINGS | {"shared_preload_libraries": "pg_stat_statements"}
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
