@@ -46,6 +46,7 @@ REFUSED = ["400", "413", "422"]
 ACCEPTED = ["2xx", "3xx", "401", "403", "404", "409", "429"]
 CONFIG: dict[str, Any] = {
     "continue-on-failure": True,
+    "suppress-health-check": ["too_slow"],  # on a busy machine everything is
     "request-timeout": 120.0,  # an ablation computes; `AUTODEPLOY_CALL_LIMIT_S` bounds it
     "checks": {"positive_data_acceptance": {"expected-statuses": [*ACCEPTED, *REFUSED]}},
 }
