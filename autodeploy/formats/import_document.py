@@ -90,7 +90,7 @@ def import_document(
         if is_fsdp2_script(text):
             return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
         return import_launch_script(text, variables, name, _stem(filename), base_dir).with_doubts()
-    document = load_json(text, constants=True) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
+    document = load_json(text, constants=True) if is_json(text, suffix) else load_yaml(text)
     imported = None
     if isinstance(document, Mapping):
         task, task_text, experiment = with_experiment(document, text, base_dir, Path(filename or "").stem)
@@ -123,6 +123,11 @@ def read_launch(text: str, variables: Mapping[str, str] | None = None, base_dir:
 def _stem(filename: str | None) -> str:
     """Name of a model without one: that of its file."""
     return Path(filename or "").stem[:200] or UNNAMED
+
+
+def is_json(text: str, suffix: str) -> bool:
+    """Whether a document is JSON, which a YAML may begin like."""
+    return suffix == ".json" or (suffix not in {".yaml", ".yml"} and text.lstrip()[:1] == "{")
 
 
 def is_script(text: str, suffix: str) -> bool:

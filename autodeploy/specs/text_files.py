@@ -271,6 +271,8 @@ MODEL_ZOO, SWIFT = "Megatron-MoE-ModelZoo", "ms-swift"
 FOREIGN: dict[str, str] = {
     "FlagScale": "system model data | experiment action",
     "LLaMA-Factory": "finetuning_type | model_name_or_path template | cutoff_len model | peft_config model",
+    "GPT-NeoX": "pipe_parallel_size | pipe-parallel-size",
+    "Primus": "work_group modules",
     "axolotl": "base_model datasets",
     "DeepSpeed": "zero_optimization | train_batch_size | train_micro_batch_size_per_gpu",
     "NeMo": "trainer exp_manager",

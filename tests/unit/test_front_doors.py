@@ -423,6 +423,7 @@ def test_all_variables_that_are_missing_are_named_at_once() -> None:
         ("torchrun -m verl.trainer.sft_trainer data.x=1", "verl's supervised fine-tuning"),
         ("python tools/preprocess_data.py --input a.json", "preparation of data"),
         ("python convert_ckpt_v2.py --load-dir a", "conversion of checkpoints"),
+        (f"torchrun ptq.py {SHAPE} --export-quant-cfg fp8", "quantization"),
         (f"torchrun to_mcore.py {SHAPE} --target-tensor-model-parallel-size 2", "conversion of checkpoints"),
         ("python evaluate_model.py --tensor-model-parallel-size 2", "evaluation"),
         ("megatron export --model a --to_mcore true", "ms-swift's export and inference"),

@@ -103,12 +103,50 @@ def test_a_variable_that_nobody_sets_is_empty_to_a_condition(given: dict[str, st
         _strategy("if $(a); then MICRO=2; fi\nif [ -z $MICRO ]; then MICRO=4; fi\n" + text.replace("MP_MICRO", "MICRO"))
 
 
-def test_a_file_of_another_machine_is_found_by_the_end_of_its_place(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(f"source /nowhere/at/all/size.sh\ntorchrun {LAUNCH} --micro-batch-size $MICRO\n")
+@pytest.mark.parametrize("folder", ["/nowhere/at/all", "repository/mine", "mine"])
+def test_a_file_of_another_machine_is_found_by_the_end_of_its_place(tmp_path: Path, folder: str) -> None:
+    tmp_path = tmp_path / "mine"
+    tmp_path.mkdir()
+    (tmp_path / "run.sh").write_text(f"source {folder}/size.sh\ntorchrun {LAUNCH} --micro-batch-size $MICRO\n")
     with pytest.raises(SpecError):
         import_file(tmp_path / "run.sh")
     (tmp_path / "size.sh").write_text("MICRO=2\n")
     assert import_file(tmp_path / "run.sh").document["strategy"]["micro_batch_size"] == 2
+
+
+@pytest.mark.parametrize("starter", ["mpirun -np $N --npernode 8 -x NAME=$NAME", "mpiexec -n $N", "srun -n $N"])
+def test_a_script_of_a_parallel_starter_is_followed(tmp_path: Path, starter: str) -> None:
+    header = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{header}{starter} bash train.sh\n")
+    (tmp_path / "train.sh").write_text(f"python pretrain_gpt.py {SHAPE} --micro-batch-size 2\n")
+    read = import_file(tmp_path / "run.sh")
+    assert (read.ranks, read.document["strategy"]["micro_batch_size"]) == (32, 2)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'if $(ssh a "test -f \\"$F\\""); then\n  N=$(( ${A} > ${N} ? ${A} : ${N} ))\nfi\n',  # quotes in quotes
+        "P=\n" + 'P="${P} 855056046544 ${ROOT}/some_text_document"\n' * 200,  # a long list of data
+    ],
+)
+def test_nothing_before_a_launch_keeps_it_from_being_read(before: str) -> None:
+    assert _strategy(f"{before}torchrun {LAUNCH} --micro-batch-size 2\n")["micro_batch_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('{\n  # sizes\n  "pipe_parallel_size": 1,\n  "num_layers": 6,\n}\n', "GPT-NeoX"),
+        ("work_group: a\nmodules:\n  pre_trainer:\n    framework: megatron\n", "Primus"),
+        ("model: a/b\ncutoff_len: 2048\ntrain_dataset: c.yaml\n", "LLaMA-Factory"),
+        ("model: a/b\ntuner_type: lora\n", "ms-swift"),
+    ],
+)
+def test_configurations_of_other_frameworks_are_refused_by_name(text: str, named: str) -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        import_document(text, "a.yml")
+    assert named in str(raised.value)
 
 
 def test_a_choice_of_numbers_is_followed() -> None:

@@ -81,6 +81,7 @@ FLAGS = _purposes(
         FSDP2: "--use-torch-fsdp2 --fsdp2-config-path",
         "evaluation": "--skip-train",
         INFERENCE: "--prompt-file",
+        "quantization": "--export-quant-cfg",
         CONVERSION: "--target-tensor-model-parallel-size",
         "RETRO": "--retro-add-retriever",
         "vision pre-training": "--vision-pretraining",
@@ -243,7 +244,20 @@ LAUNCHER_OPTIONS = {
     "--worker_num": "ranks",
 }
 PRINTED = frozenset({"echo", "printf"})
-ENVIRONMENTS = frozenset({"set_env.sh", "env.sh", "activate", "conda.sh", ".bashrc", "profile", ".env"})
+ENVIRONMENTS = frozenset(
+    {
+        "set_env.sh",
+        "env.sh",
+        "environment.sh",
+        "modules.sh",
+        ".sh",
+        "activate",
+        "conda.sh",
+        ".bashrc",
+        "profile",
+        ".env",
+    }
+)
 """Names of files that set up a machine, where no flag stands."""
 ASSIGNED = re.compile(
     r"""^[ \t]*(?:export[ \t]+)?(\w{1,40})=(?:["']?\$\{?(\d{1,3})\}?["']?[ \t]*(?:#.*)?$)?""", re.MULTILINE
@@ -383,7 +397,7 @@ def _training_words(followed: ScriptResult, folder: Path | None) -> tuple[list[V
     missing = [name[:80] for name in followed.absent if name.rpartition("/")[2] not in ENVIRONMENTS]
     absent = joined(dict.fromkeys(missing[:5]))
     places = [value.place for value in followed.environment.values() if value.place.endswith(DOCUMENTS)]
-    settings = next((place[:80] for place in reversed(places) if found_beside(folder, place)), "")
+    settings = next((place[:80] for place in reversed(places) if _has_shape_in(found_beside(folder, place))), "")
     raise SpecError(
         Message("common.missing", word=", ".join(sorted(SHAPE))),
         hint=Message("importers.give_settings", file=settings)
@@ -392,6 +406,12 @@ def _training_words(followed: ScriptResult, folder: Path | None) -> tuple[list[V
         if absent
         else Message("importers.give_script_with_command"),
     )
+
+
+def _has_shape_in(path: Path | None) -> bool:
+    """Whether a file says a model's shape in Megatron's words, be they keys or flags."""
+    text = "" if path is None else read_text(path).replace("_", "-")
+    return all(flag[2:] in text for flag in SHAPE)
 
 
 def _with_file(followed: ScriptResult, words: list[Value], folder: Path | None) -> list[Value]:

@@ -183,7 +183,7 @@ def _bounded(value: int) -> int:
     return value
 
 
-MAX_WORK = 1_000_000
+MAX_WORK = 3_000_000
 _INDEX = re.compile("-?[0-9]{1,6}|")
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _KEYED = re.compile(r"\[(\w{1,60})\]=")

@@ -103,7 +103,7 @@ MAX_ARGUMENTS = 1_000
 MAX_TURNS = 2_000  # of a loop that counts or waits
 SHELLS = frozenset({"bash", "sh"})
 # Commands that start a script or a shell behind them.
-STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "env"}
+STARTERS = SHELLS | {"exec", "nohup", "time", "sudo", "sbatch", "srun", "mpirun", "mpiexec", "env"}
 CARRIED_OUT = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})  # before a text
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _ASSIGNED = re.compile(r"\s*+([A-Za-z_]\w*)\s*+([-+*/%]?)=(?!=)(.*)", re.DOTALL)
@@ -154,14 +154,16 @@ def follow(text: str, given: Mapping[str, str] | None = None, folder: Path | Non
 def found_beside(folder: Path | None, place: str) -> Path | None:
     """The file of a name: beside the script, or from a folder above it in its checkout, where it is started.
 
-    One by its place on another machine is looked for by the ends of that place, the longest first.
+    One by its place on another machine, or in a folder of this one's name, is looked for by the ends of that place, the
+    longest first.
     """
     if folder is None or not place:
         return None
     folders = [folder]
     above = list(folder.resolve().parents)[:MOST_FOLDERS]
     top = next((n for n, each in enumerate([folder, *above]) if (each / ".git").exists()), 0)
-    parts = place.split("/") if place.startswith("/") else []
+    parts = place.split("/")
+    parts = parts if place.startswith("/") or parts[-2:-1] == [folder.resolve().name] else []
     ends = [place, *("/".join(parts[start:]) for start in range(1, len(parts)))]
     return next((path for end in ends for each in folders + above[:top] if (path := each / end).is_file()), None)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTES = {"'": re.compile(r"'[^']*+'"), '"': re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)}
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-]")
 _BRACED = re.compile(rf"\$\{{(#?)({_PARAMETER.pattern})(?:\[(['\"]?)([@*]|-?\w{{1,60}})\3\])?(\}}|:?[-=?+]|:)")
 _ANSI_QUOTED = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
@@ -127,10 +128,10 @@ class WordReader:
             if character == "\\":
                 self.position += 1
             elif character in "'\"":
-                end = self.text.find(character, self.position + 1)
-                if end < 0:
+                quoted = _QUOTES[character].match(self.text, self.position)
+                if quoted is None:
                     break
-                self.position = end
+                self.position = quoted.end() - 1
             elif character == opening:
                 level += 1
             elif character == closing:
