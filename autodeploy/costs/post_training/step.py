@@ -15,6 +15,7 @@ from autodeploy.costs.post_training.weights import resharded_s, sent_s
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.plan_details import RlPhase
 from cost_models.hand_over import host_moves_s
 from cost_models.hbm import GIB
 from cost_models.placements import AFTER_TRAINING, asynchronous, colocated, separate, tokens_per_s
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.steps.one_strategy import Estimated
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from cost_models.arrays import Number
-    from cost_models.placements import Devices, Step
+    from cost_models.placements import Step
     from hardware_profiles.generation import Mode
     from hardware_profiles.profile import Profile
 
@@ -45,18 +46,6 @@ class Note:
 
     kind: NoteKind
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class RlPhase:
-    """A phase of the step. exposed_s : of it, what makes the step longer; all phases' add up to the step."""
-
-    name: str
-    start_s: float
-    end_s: float
-    exposed_s: float
-    devices: Devices
-    bound_by: str
 
 
 @dataclass(frozen=True)
@@ -234,7 +223,8 @@ def _exposed(update: UpdatePart, generation: GenerationPart, step: Step) -> tupl
             add(HAND_OVER_PART, exposed)
         else:
             add(MOVE_PART, exposed)
-        phases.append(RlPhase(each.name, float(each.start_s), float(each.end_s), exposed, each.devices, bound))
+        ends = {"start_s": float(each.start_s), "end_s": float(each.end_s)}
+        phases.append(RlPhase(name=each.name, **ends, exposed_s=exposed, devices=each.devices, bound_by=bound))
     assert {phase.name for phase in step.phases} >= set(update.phases)
     return phases, breakdown
 

@@ -38,7 +38,7 @@ from autodeploy.search.ranking.search_result import (
     strategy_note,
 )
 from autodeploy.search.ranking.selection import fastest_of, ranking_of
-from autodeploy.specs.plan_details import BatchPoint, RlGeneration, RlPeakMemory, RlPhase, RlPlan, RlTokensPerS
+from autodeploy.specs.plan_details import BatchPoint, RlGeneration, RlPeakMemory, RlPlan, RlTokensPerS
 from autodeploy.specs.planset import Breakdown, Counts, Infeasible, NearestChange, Uncertainty
 from autodeploy.specs.spec import no_strategy, spec_hash
 from autodeploy.stack.frameworks import FRAMEWORKS, title_of
@@ -134,17 +134,7 @@ def plan_of_step(
 def _rl_plan(step: RlStep, cards: int) -> RlPlan:
     generating = step.generation_npus
     return RlPlan(
-        phases=tuple(
-            RlPhase(
-                name=phase.name,
-                start_s=phase.start_s,
-                end_s=phase.end_s,
-                exposed_s=phase.exposed_s,
-                devices=phase.devices,
-                bound_by=phase.bound_by,
-            )
-            for phase in step.phases
-        ),
+        phases=step.phases,
         generation=RlGeneration(
             **step.generation, batch_over_time=_points(step.series), tail_starts_s=_tail_starts_s(step.series)
         ),
