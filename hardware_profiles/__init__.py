@@ -1,7 +1,7 @@
 """Hardware profiles: one YAML document per system, schema, loader, and placement of communication groups."""
 
 from hardware_profiles.changes import apply_overlay, apply_overrides
-from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
+from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.loader import (
     list_profiles,
@@ -10,25 +10,16 @@ from hardware_profiles.loader import (
     no_profile,
     profile_hash,
     registered,
-    shipped_profiles,
 )
-from hardware_profiles.profile import Device, FixedCosts, Host, MemoryOverheads, Profile
-from hardware_profiles.quantities import weakest
-from hardware_profiles.schema import KINDS, Kind, ProfileDocument, Quantity
-from hardware_profiles.topology import ClusterTopology, GroupPlacement, cluster_topology
+from hardware_profiles.profile import Profile
+from hardware_profiles.schema import KINDS, ProfileDocument, Quantity
+from hardware_profiles.topology import ClusterTopology, cluster_topology
 
 __all__ = [
     "EFFICIENCY_TERMS",
     "KINDS",
     "ClusterTopology",
-    "Device",
-    "EfficiencyTerm",
     "FieldProblem",
-    "FixedCosts",
-    "GroupPlacement",
-    "Host",
-    "Kind",
-    "MemoryOverheads",
     "Profile",
     "ProfileDocument",
     "ProfileError",
@@ -42,6 +33,4 @@ __all__ = [
     "no_profile",
     "profile_hash",
     "registered",
-    "shipped_profiles",
-    "weakest",
 ]

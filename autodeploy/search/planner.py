@@ -11,7 +11,6 @@ from autodeploy.search.progress import Progress
 from autodeploy.search.questions import complete, operators, strategy_bounds, why_not
 from autodeploy.search.ranking.one_strategy import Predicted, Prepared
 from autodeploy.space.rules import LaunchRules
-from autodeploy.specs.answers import WhyNot
 
 __all__ = [
     "LaunchRules",
@@ -19,7 +18,6 @@ __all__ = [
     "Predicted",
     "Prepared",
     "Progress",
-    "WhyNot",
     "breakdowns_in",
     "budget_of",
     "check_space",

@@ -23,7 +23,6 @@ from cost_models.schedule.closed_forms import (
     FIRST,
     LAST,
     MIDDLE,
-    ClosedForm,
     StageClasses,
     closed_form_classes_s,
     closed_form_s,
@@ -43,8 +42,8 @@ from cost_models.schedule.orders import (
 )
 from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies, sizes_from
 from cost_models.schedule.sends import Sends
-from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
-from cost_models.schedule.windows import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, PairTime, pair_s, pair_time
+from cost_models.schedule.simulation import makespan_s, pair_counts, simulate
+from cost_models.schedule.windows import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 __all__ = [
     "FIRST",
@@ -52,17 +51,14 @@ __all__ = [
     "MIDDLE",
     "SCHEDULES",
     "BackwardHalf",
-    "ClosedForm",
     "ExpertExchange",
     "ForwardHalf",
     "Lanes",
     "OperationOrder",
-    "PairTime",
     "Schedule",
     "SchedulePath",
     "Sends",
     "StageClasses",
-    "Timeline",
     "chunk_micro_batches",
     "chunks_in_words",
     "closed_form_classes_s",
