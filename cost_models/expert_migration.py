@@ -95,14 +95,7 @@ def _filled(loads: Floats, order: Ints, nodes: int, inside: int) -> Ints:
     return taken
 
 
-def migrate(
-    series: LoadSeries,
-    *,
-    nodes: int,
-    ranks: int,
-    interval: int,
-    least_drop: float,
-) -> Migration:
+def migrate(series: LoadSeries, *, nodes: int, ranks: int, interval: int, least_drop: float) -> Migration:
     """Follow a load series: predict, place, move where it pays, and measure on the loads that then came.
 
     interval : steps between placements [steps]. least_drop : of the coefficient of variation, for which a layer's

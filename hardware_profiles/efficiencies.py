@@ -153,13 +153,7 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             0.20,
             0.50,
         ),
-        EfficiencyTerm(
-            "permute_fused",
-            "the same of one kernel that permutes whole rows",
-            "fraction",
-            0.20,
-            0.50,
-        ),
+        EfficiencyTerm("permute_fused", "the same of one kernel that permutes whole rows", "fraction", 0.20, 0.50),
         EfficiencyTerm(
             "dispatch_loss",
             "by how much the dispatch of tokens to experts slows per doubling of a tier's ranks beyond 8: its "

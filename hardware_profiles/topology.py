@@ -178,11 +178,7 @@ def _nodes_by_supernode(blocks: Sequence[tuple[int, int]]) -> dict[int, int]:
 
 def _check_blocks(profile: Profile, blocks: Sequence[tuple[int, int]]) -> None:
     if not blocks or any(nodes < 1 for _, nodes in blocks):
-        raise ProfileError(
-            Message("profiles.block_has_no_node"),
-            path="/blocks",
-            hint=Message("common.leave_it_out"),
-        )
+        raise ProfileError(Message("profiles.block_has_no_node"), path="/blocks", hint=Message("common.leave_it_out"))
     limit = profile.supernode_nodes
     nodes_of = _nodes_by_supernode(blocks)
     for index, (supernode, _) in enumerate(blocks):

@@ -14,14 +14,7 @@ from api.http.languages import language_of, texts
 from api.ui.clusters import choices as cluster_choices
 from api.ui.clusters import clusters_context, form_rows
 from api.ui.formats import count, seconds
-from api.ui.page_inputs import (
-    OwnForm,
-    PlanOfPage,
-    ViewsOfApp,
-    not_found,
-    see,
-    unknown,
-)
+from api.ui.page_inputs import OwnForm, PlanOfPage, ViewsOfApp, not_found, see, unknown
 from api.ui.plan_page import (
     ask_ahead,
     changed_by,
@@ -296,11 +289,7 @@ def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResp
     """Time of a plan, down to the operators of each kind of layer."""
     lang, report = language_of(request), views.services.operators(view)
     tables = [
-        (
-            layer_title(layer, lang),
-            beyond_line(layer, lang),
-            [operator_table(layer, lang), exchange_table(layer, lang)],
-        )
+        (layer_title(layer, lang), beyond_line(layer, lang), [operator_table(layer, lang), exchange_table(layer, lang)])
         for layer in report.layers
     ]
     return render(request, "operators.html", plan=view.plan, lead=head(report, lang), tables=tables)

@@ -65,9 +65,7 @@ def import_cluster(
     """
     tables = [(name, file) for name, file in files if isinstance(file, RankTable)]
     if len(tables) > 1:
-        raise SpecError(
-            Message("services.second_file", file=tables[1][0]),
-        )
+        raise SpecError(Message("services.second_file", file=tables[1][0]))
     profile = load_profile(profile_name or _profile_of(tables[0][1] if tables else None))
     document: dict[str, Any] = {"profile": profile_name or profile.name}
     overlay: dict[str, Any] = {"profile": profile.name}
@@ -130,10 +128,7 @@ def _counted(
     cards, rest = divmod(devices, profile.devices_per_npu)
     if rest:
         message = Message("services.partial_cards", devices=devices, dies=profile.devices_per_npu)
-        raise SpecError(
-            Message("common.place", place=name, message=message),
-            hint="--profile NAME",
-        )
+        raise SpecError(Message("common.place", place=name, message=message), hint="--profile NAME")
     if cards != profile.npus_per_node:
         said.append(_differs(name, "npus_per_node", cards, profile.npus_per_node))
         _fewer_cards(profile, devices, cards, name, overlay)
@@ -155,9 +150,7 @@ def _leaf(
     """Leaf switches as a spec says them; None without."""
     maps = [(name, file) for name, file in files if isinstance(file, LeafMap)]
     if len(maps) > 1:
-        raise SpecError(
-            Message("services.second_file", file=maps[1][0]),
-        )
+        raise SpecError(Message("services.second_file", file=maps[1][0]))
     for name, leaf_map in maps:
         counts = Counter(leaf_map.nodes)
         usual = max(counts, key=lambda count: (counts[count], count))

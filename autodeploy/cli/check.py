@@ -234,11 +234,7 @@ def share(text: str, option: str, *, most: float) -> float:
     try:
         value = float(bare.removesuffix("%")) / (100.0 if bare.endswith("%") else 1.0)
     except ValueError:
-        raise SpecError(
-            Message("field_fault.is_no_number", value=repr(text[:40])),
-            path=option,
-            hint=hint,
-        ) from None
+        raise SpecError(Message("field_fault.is_no_number", value=repr(text[:40])), path=option, hint=hint) from None
     if not 0.0 <= value <= most or (option == "--max-memory" and value == 0.0):
         raise SpecError(
             Message("common.is_outside", value=repr(text[:40]), range=f"0-{100.0 * most:.0f} %"),

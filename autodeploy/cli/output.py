@@ -160,9 +160,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[TextIO]:
         if whole:
             part.replace(path)
     except OSError as error:
-        raise SpecError(
-            Message("cli.cannot_be_written", file=path, reason=os_fault(error)),
-        ) from error
+        raise SpecError(Message("cli.cannot_be_written", file=path, reason=os_fault(error))) from error
     finally:
         if whole:
             part.unlink(missing_ok=True)
@@ -180,11 +178,7 @@ def write_text_report(text: str, output: Path | None) -> None:
     from autodeploy.reports.wording import report_text
 
     lang = current_language()
-    headlines = (
-        report_text(lang, "best"),
-        report_text(lang, "infeasible"),
-        report_text(lang, "unfinished", status=""),
-    )
+    headlines = (report_text(lang, "best"), report_text(lang, "infeasible"), report_text(lang, "unfinished", status=""))
     console = Console(highlight=False, soft_wrap=True)
     for line in text.splitlines():
         console.print(Text(line, style="bold" if line.startswith(headlines) else ""))

@@ -29,13 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.messages import Language
-    from autodeploy.specs.answers import (
-        ClusterComparison,
-        ClusterOffer,
-        Improvement,
-        ImproveReport,
-        Recommendation,
-    )
+    from autodeploy.specs.answers import ClusterComparison, ClusterOffer, Improvement, ImproveReport, Recommendation
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy

@@ -211,11 +211,7 @@ def _table(document: Any) -> RankTable:
         raise SpecError(Message("importers.not_json_object"), hint="/server_list")
     for key in _OTHERS:
         if key in document:
-            raise SpecError(
-                Message("common.unknown_key", name=repr(key)),
-                path=f"/{key}",
-                hint="/server_list",
-            )
+            raise SpecError(Message("common.unknown_key", name=repr(key)), path=f"/{key}", hint="/server_list")
     version = str(document.get("version", VERSIONS[0]))[:40]
     if version not in VERSIONS:
         raise SpecError(Message("field_fault.is_invalid", value=repr(version)), path="/version", hint="1.0 or 1.2")
@@ -234,10 +230,7 @@ def _table(document: Any) -> RankTable:
         name = json_name(server.get("server_id"), f"{path}/server_id")
         json_once(name, seen["server_id"], f"{path}/server_id", "server_id")
         if supernode_of and name not in supernode_of:
-            raise SpecError(
-                Message("common.missing", word=f"{name!r} (super_pod_list)"),
-                path=f"{path}/server_id",
-            )
+            raise SpecError(Message("common.missing", word=f"{name!r} (super_pod_list)"), path=f"{path}/server_id")
         devices = _devices(json_objects(server.get("device"), f"{path}/device"), f"{path}/device", seen)
         servers.append(Server(name, devices, supernode_of.get(name)))
     strangers = supernode_of.keys() - {server.name for server in servers}
@@ -351,11 +344,7 @@ def _data_of(document: Any) -> str | None:
     data = document.get("data") if isinstance(document, dict) else None
     inner = data.get(KEY) if isinstance(data, dict) else None
     if inner is not None and (not isinstance(inner, str) or f'"{KEY}"' in inner or not is_leaf_map(inner)):
-        raise SpecError(
-            Message("field_fault.is_invalid", value=KEY),
-            path=f"/data/{KEY}",
-            hint="basic-tor-node-cm",
-        )
+        raise SpecError(Message("field_fault.is_invalid", value=KEY), path=f"/data/{KEY}", hint="basic-tor-node-cm")
     return inner
 
 
@@ -409,7 +398,4 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
         return read_collective_table(text, op=op, ranks=ranks)
     if is_link_speeds(text):
         return read_link_speeds(text)
-    raise SpecError(
-        Message("importers.not_importable"),
-        hint=Message("importers.cluster_file_kinds"),
-    )
+    raise SpecError(Message("importers.not_importable"), hint=Message("importers.cluster_file_kinds"))

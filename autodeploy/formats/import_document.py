@@ -78,10 +78,7 @@ def import_document(
     if is_toml(text, suffix):
         document = load_toml(text)
         if not is_torchtitan(document):
-            raise SpecError(
-                Message("importers.not_importable"),
-                hint="[model], [parallelism]",
-            )
+            raise SpecError(Message("importers.not_importable"), hint="[model], [parallelism]")
         return import_torchtitan(document, text, name, base_dir).with_doubts()
     if is_script(text, suffix):
         refuse_long(text, MAX_LAUNCH_CHARACTERS)
@@ -100,10 +97,7 @@ def import_document(
             return imported_launch(launch, task_text, name, _stem(filename)).with_doubts()
         imported = _of_mapping(task, task_text, filename, name, base_dir)
     if imported is None:
-        raise SpecError(
-            Message("importers.not_importable"),
-            hint=Message("importers.importable_files"),
-        )
+        raise SpecError(Message("importers.not_importable"), hint=Message("importers.importable_files"))
     return imported
 
 

@@ -366,10 +366,7 @@ def _refuse(launch: RlLaunch) -> None:
     elif launch.launch.spec.training.precision != "bf16":
         fault, path = f"precision: {launch.launch.spec.training.precision}", "/training/precision"
     elif launch.has_experts and launch.facts.generation_ep == 1 and launch.facts.generation_dp > 1:
-        fault, path = (
-            f"generation.dp: {launch.facts.generation_dp} (ep: 1)",
-            "/strategy/rl/generation",
-        )
+        fault, path = (f"generation.dp: {launch.facts.generation_dp} (ep: 1)", "/strategy/rl/generation")
     if fault:
         raise UnsupportedError(
             Message("common.cannot_launch_this_plan", release="MindSpeed-RL", reason=fault),

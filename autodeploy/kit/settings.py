@@ -218,10 +218,7 @@ class Settings(BaseSettings):
         if value.startswith("sqlite://"):
             path = value.removeprefix("sqlite://").removeprefix("/").partition("?")[0]
             if path in {"", ":memory:"}:
-                raise FieldFault(
-                    Message("planner.sqlite_needs_file"),
-                    "sqlite:////var/lib/autodeploy/autodeploy.db",
-                )
+                raise FieldFault(Message("planner.sqlite_needs_file"), "sqlite:////var/lib/autodeploy/autodeploy.db")
         elif not value.startswith("postgresql+psycopg://"):
             raise FieldFault(
                 Message("planner.unsupported_database"),

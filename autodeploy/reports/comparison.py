@@ -324,12 +324,7 @@ def rehearsal_lines(
     """
     fewer = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in changed.items())
     lines: list[str] = [
-        Message(
-            "reports.rehearsal_title",
-            plan=of.plan_id,
-            here=rehearsal.num_npus_used,
-            cards=of.num_npus_used,
-        ),
+        Message("reports.rehearsal_title", plan=of.plan_id, here=rehearsal.num_npus_used, cards=of.num_npus_used),
         Message("reports.rehearsal_changes", changes=fewer),
         Message("reports.rehearsal_unchanged"),
         *(Message("reports.predicted", cards=plan.num_npus_used, **_prediction(plan)) for plan in (rehearsal, of)),

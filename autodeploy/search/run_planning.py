@@ -189,13 +189,7 @@ def _notes(ranked: list[_PlannedRecovery]) -> tuple[str, ...]:
     if math.isinf(best.days):
         return ()
     return tuple(
-        Message(
-            "planner.recovery_days",
-            other=recovery.name,
-            days=recovery.days,
-            best=best.days,
-            name=best.name,
-        )
+        Message("planner.recovery_days", other=recovery.name, days=recovery.days, best=best.days, name=best.name)
         for recovery in others
         if math.isfinite(recovery.days)
     )

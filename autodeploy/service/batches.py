@@ -205,10 +205,7 @@ class BatchService:
         return self.get(batch_id)
 
     def _seen(self, session: Session, batch_id: str) -> BatchRow:
-        missing = NotFoundError(
-            Message("services.there_is_no_batch", batch=batch_id),
-            hint="POST /v1/batches",
-        )
+        missing = NotFoundError(Message("services.there_is_no_batch", batch=batch_id), hint="POST /v1/batches")
         row = Batches(session).get(batch_id)
         if row is None:
             raise missing

@@ -55,10 +55,7 @@ if TYPE_CHECKING:
     from autodeploy.service.runner.workers import WorkerView
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database
-    from autodeploy.specs.answers import (
-        StrategyBounds,
-        WhyNot,
-    )
+    from autodeploy.specs.answers import StrategyBounds, WhyNot
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.measured_run import MeasuredRun

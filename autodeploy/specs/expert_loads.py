@@ -187,11 +187,7 @@ def _log_rows(text: str) -> dict[tuple[int, Key], list[float]]:
             raise SpecError(Message("specs.load_lines_differ", step=key[0]), path=FIELD)
         rows[key] = [a + b for a, b in zip(before, loads, strict=True)]
     if not rows:
-        raise SpecError(
-            Message("specs.no_loads_in_log"),
-            path=FIELD,
-            hint=Message("specs.loads_files"),
-        )
+        raise SpecError(Message("specs.no_loads_in_log"), path=FIELD, hint=Message("specs.loads_files"))
     return rows
 
 

@@ -266,11 +266,7 @@ def _refuse_not_modelled(reader: Reader) -> None:
     for key, mechanism in NOT_MODELLED.items():
         if key not in reads and reader.config.get(key):
             hint = Message("importers.plan_without_it")
-            raise UnsupportedError(
-                not_modelled(mechanism, key),
-                path=reader.at(key),
-                hint=hint,
-            )
+            raise UnsupportedError(not_modelled(mechanism, key), path=reader.at(key), hint=hint)
     refuse_marks(reader)
     if refused := reader.architecture.refused:
         hint = Message("importers.plan_without_it")

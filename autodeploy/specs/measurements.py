@@ -162,10 +162,7 @@ def profile_read(given: str, diagnoses: list[Diagnosis]) -> str:
     named, same = profile_named(given)
     if named is not None and not same:
         diagnoses.append(
-            Diagnosis(
-                path="/cluster/profile",
-                text=Message("specs.read_as_nearest", name=repr(given), word=named),
-            )
+            Diagnosis(path="/cluster/profile", text=Message("specs.read_as_nearest", name=repr(given), word=named))
         )
     return named or given
 

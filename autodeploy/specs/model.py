@@ -96,10 +96,7 @@ class ModelSpec(Document):
     ] = None
     layer_types: Annotated[
         tuple[AttentionType, ...] | None,
-        Field(
-            max_length=MAX_LAYERS,
-            description="one a layer, or a pattern: " + "; ".join(map(repr, PATTERNS)),
-        ),
+        Field(max_length=MAX_LAYERS, description="one a layer, or a pattern: " + "; ".join(map(repr, PATTERNS))),
     ] = None
     norm_layout: Annotated[NormLayout, Field(description="sandwich: four norms a layer")] = "pre"
     qk_norm: bool = False

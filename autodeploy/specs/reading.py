@@ -84,13 +84,7 @@ def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
     lower = cards // per_node * per_node
     yield CommonMistake(
         "/cluster/num_npus",
-        Message(
-            "importers.partial_nodes_of_cards",
-            cards=cards,
-            node=per_node,
-            lower=lower,
-            upper=lower + per_node,
-        ),
+        Message("importers.partial_nodes_of_cards", cards=cards, node=per_node, lower=lower, upper=lower + per_node),
     )
 
 
@@ -104,24 +98,12 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[CommonMistake]:
     if ranks == cards:
         yield CommonMistake(
             "/cluster/num_npus",
-            Message(
-                "importers.ranks_perhaps_dies",
-                ranks=ranks,
-                cards=cards,
-                dies=dies,
-                fewer=cards // dies,
-            ),
+            Message("importers.ranks_perhaps_dies", ranks=ranks, cards=cards, dies=dies, fewer=cards // dies),
         )
     elif whole is not None and cards == dies * whole:
         yield CommonMistake(
             "/cluster/num_npus",
-            Message(
-                "importers.cards_perhaps_dies",
-                cards=cards,
-                count=dies,
-                dies=cards,
-                fewer=whole,
-            ),
+            Message("importers.cards_perhaps_dies", cards=cards, count=dies, dies=cards, fewer=whole),
         )
 
 

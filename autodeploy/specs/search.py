@@ -98,10 +98,7 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
     Raises ValueError where the axis has no such value.
     """
     if isinstance(value, bool) != (axis == "rl.partial_rollout"):
-        raise FieldFault(
-            no_value(axis, value),
-            _KINDS.get(axis, Message("specs.word_or_whole_number")),
-        )
+        raise FieldFault(no_value(axis, value), _KINDS.get(axis, Message("specs.word_or_whole_number")))
     if axis == "rl.offload":
         words = () if value == NOTHING_OFFLOADED else tuple(str(value).split("+"))
         states = tuple(each for each in _STATES if each in words)
@@ -181,10 +178,7 @@ def _axis_value(axis: AnyAxis, value: AxisValue) -> AxisValue:
     if axis in _WORDS:
         if value in _WORDS[axis]:
             return value
-        raise FieldFault(
-            no_value(axis, value),
-            Message("common.one_of", names=", ".join(_WORDS[axis])),
-        )
+        raise FieldFault(no_value(axis, value), Message("common.one_of", names=", ".join(_WORDS[axis])))
     text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0:
         return int(text)

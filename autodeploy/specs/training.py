@@ -178,10 +178,7 @@ class TrainingSpec(Document):
     global_batch_size: Annotated[
         BatchSize,
         BeforeValidator(_as_batch),
-        Field(
-            validate_default=True,
-            description="required; absent for rl_post_training: the responses of an update",
-        ),
+        Field(validate_default=True, description="required; absent for rl_post_training: the responses of an update"),
     ] = Field(default_factory=_not_given)
     tokens: Annotated[TokenCount, Field(examples=[14.8e12])] | None = None
     precision: Precision = "bf16"

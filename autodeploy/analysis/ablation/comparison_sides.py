@@ -45,10 +45,7 @@ class Run:
         Raises SpecError for reinforcement learning, whose plans are made from several predictions.
         """
         if self.made_from is None:
-            raise SpecError(
-                Message("ablation.pre_training_only"),
-                path="/effects",
-            )
+            raise SpecError(Message("ablation.pre_training_only"), path="/effects")
         return self.made_from
 
 

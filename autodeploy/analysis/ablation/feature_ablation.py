@@ -257,11 +257,7 @@ def _strategy_of(spec: Spec, should_cancel: Callable[[], bool] | None) -> tuple[
         return spec.strategy, on or features_of(spec, spec.strategy)
     result = plan(spec, should_cancel=should_cancel)
     if not result.plans:
-        raise SpecError(
-            Message("common.no_plan_fits"),
-            path="",
-            hint=Message("ablation.give_strategy"),
-        )
+        raise SpecError(Message("common.no_plan_fits"), path="", hint=Message("ablation.give_strategy"))
     strategy = result.plans[0].strategy
     return strategy, on or features_of(spec, strategy)
 

@@ -98,10 +98,7 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: Planner) -> Reh
     count = nodes_of(nodes)
     spec = spec_of(plan_set.search)
     if plan.strategy.rl is not None:
-        raise UnsupportedError(
-            Message("rehearsal.no_post_training"),
-            path="/rehearse",
-        )
+        raise UnsupportedError(Message("rehearsal.no_post_training"), path="/rehearse")
     if not says_every_chunk(plan):
         raise UnsupportedError(Message("rehearsal.unknown_chunk_layers", stages=plan.strategy.pp), path="/rehearse")
     profile = profile_of(spec.cluster)

@@ -100,10 +100,7 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
         else int(cluster.num_npus or 0)
     )
     if total <= cluster.spare_npus:
-        raise SpecError(
-            Message("specs.no_card_left", spare=cluster.spare_npus, all=total),
-            path="/cluster/spare_npus",
-        )
+        raise SpecError(Message("specs.no_card_left", spare=cluster.spare_npus, all=total), path="/cluster/spare_npus")
     return total - cluster.spare_npus
 
 

@@ -304,23 +304,14 @@ def _no_room(
         hint = Message("post_training.higher_tp_or_ep", tp=ranks)
     if space > 0.0:
         return InfeasibleRlError(
-            Message(
-                "post_training.response_exceeds_cache",
-                tokens=longest,
-                needed=needed / GIB,
-                left=space / GIB,
-            ),
+            Message("post_training.response_exceeds_cache", tokens=longest, needed=needed / GIB, left=space / GIB),
             rule="generation_kv",
             path=path,
             hint=hint,
             share=space / needed,
         )
     return InfeasibleRlError(
-        Message(
-            "post_training.weights_exceed_die",
-            weights=generation.weights_bytes / GIB,
-            left=case.left_bytes / GIB,
-        ),
+        Message("post_training.weights_exceed_die", weights=generation.weights_bytes / GIB, left=case.left_bytes / GIB),
         rule="generation_weights",
         path=path,
         hint=hint,

@@ -185,11 +185,7 @@ def _peaks(
         peak = max(peak, both)
         if both > generation.limit_bytes and not beyond_memory:
             raise InfeasibleRlError(
-                Message(
-                    "post_training.hand_over_exceeds_die",
-                    needed=both / GIB,
-                    limit=generation.limit_bytes / GIB,
-                ),
+                Message("post_training.hand_over_exceeds_die", needed=both / GIB, limit=generation.limit_bytes / GIB),
                 rule="hand_over_memory",
                 path="/strategy/rl/offload",
                 hint=Message("post_training.offload_or_higher_tp"),

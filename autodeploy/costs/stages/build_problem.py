@@ -133,11 +133,7 @@ def build_problem(priced: Priced, *, choices: frozenset[str], menu: bool = True)
         chunk_starts=context.model.index_starts if limits.whole_groups else (),
         min_layers_per_chunk=_least_layers(context, pp, vpp, filled=limits.filled),
         start=_start(priced, schedule, pp, vpp),
-        **_costs(
-            priced,
-            (schedule, pp, vpp),
-            _options(priced, choices, menu=menu),
-        ),
+        **_costs(priced, (schedule, pp, vpp), _options(priced, choices, menu=menu)),
     )
 
 

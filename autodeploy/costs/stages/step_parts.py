@@ -142,10 +142,7 @@ def state_rates(candidates: Candidates, context: Context, groups: ParameterGroup
     """Rates of a dense and of an expert parameter."""
     dense, expert = owners(candidates, context, groups)
     of_expert = context.expert_gradient_bytes(candidates)
-    return (
-        _rates(candidates, context, dense, context.gradient_bytes),
-        _rates(candidates, context, expert, of_expert),
-    )
+    return (_rates(candidates, context, dense, context.gradient_bytes), _rates(candidates, context, expert, of_expert))
 
 
 def owners(candidates: Candidates, context: Context, groups: ParameterGroups) -> tuple[Floats, Floats]:

@@ -53,10 +53,7 @@ def refuse_beside(applied: Mapping[ChoiceKey, Ints], stage_layers: Ints) -> None
     counted = sum((counts for key, counts in applied.items() if key.name == BY_OPERATOR), np.zeros_like(stage_layers))
     for key, counts in applied.items():
         if key.name != BY_OPERATOR and compete(key.name, BY_OPERATOR) and np.any(counted + counts > stage_layers):
-            raise SpecError(
-                Message("evaluation.by_operator_alone", name=key.name),
-                path=PATH,
-            )
+            raise SpecError(Message("evaluation.by_operator_alone", name=key.name), path=PATH)
 
 
 def refuse_unknown(layout: Layout, classes: StepClasses) -> None:
@@ -65,11 +62,7 @@ def refuse_unknown(layout: Layout, classes: StepClasses) -> None:
     Raises UnsupportedError if none of the model's layers does.
     """
     if BY_OPERATOR in layout.chosen and not any(BY_OPERATOR in each.cost.choices for each in classes.layers):
-        raise UnsupportedError(
-            Message("evaluation.by_operator_unmodelled"),
-            path=PATH,
-            hint="granularity=full",
-        )
+        raise UnsupportedError(Message("evaluation.by_operator_unmodelled"), path=PATH, hint="granularity=full")
 
 
 T = TypeVar("T")
@@ -226,10 +219,7 @@ def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
         per_chunk = _per_chunk(given, kind, pp, vpp)
         copies = {tuple(int(per_chunk[place]) for place in places) for places in model_parts(kind, pp, vpp)}
         if any(len(set(sizes)) > 1 for sizes in copies):
-            raise SpecError(
-                Message("evaluation.mirrored_devices_differ"),
-                path="/strategy/layers_per_stage",
-            )
+            raise SpecError(Message("evaluation.mirrored_devices_differ"), path="/strategy/layers_per_stage")
         total = int(per_chunk.sum()) // parameter_copies(kind)
         if total != sum(counts):
             raise SpecError(

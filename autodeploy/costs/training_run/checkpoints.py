@@ -123,12 +123,7 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
     if release is None or old is None or saved is None:
         return "unknown", Message("training_run.not_known"), "", ()
     if release.framework != old.framework:
-        return (
-            "unknown",
-            Message("training_run.not_known"),
-            saved.name,
-            (),
-        )
+        return ("unknown", Message("training_run.not_known"), saved.name, ())
     if fsdp != (saved.sharded, saved.sharded):
         return "unknown", Message("training_run.not_known"), saved.name, ()
     strategy = after.plan.strategy
@@ -145,19 +140,9 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
     if not same and loadable.weights != "any":
         if not commands:
             return "impossible", Message("training_run.same_layout"), saved.name, ()
-        return (
-            "weights_converted",
-            Message("training_run.same_layout"),
-            saved.name,
-            commands,
-        )
+        return ("weights_converted", Message("training_run.same_layout"), saved.name, commands)
     if not alike:
-        return (
-            "weights_resharded",
-            Message("training_run.state_formats_differ"),
-            saved.name,
-            (),
-        )
+        return ("weights_resharded", Message("training_run.state_formats_differ"), saved.name, ())
     if same:
         return "loaded", Message("training_run.replicas_may_differ"), saved.name, ()
     if loadable.optimizer != "any":

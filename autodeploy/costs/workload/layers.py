@@ -16,19 +16,8 @@ from autodeploy.costs.workload.adapters import (
     with_adapters,
     with_reference,
 )
-from autodeploy.costs.workload.attention_types import (
-    LayerKind,
-    kind_of,
-    kind_with,
-    of_attention,
-    shape_of,
-    table_name,
-)
-from autodeploy.costs.workload.compressed_attention import (
-    joined,
-    repeated,
-    stream_rows,
-)
+from autodeploy.costs.workload.attention_types import LayerKind, kind_of, kind_with, of_attention, shape_of, table_name
+from autodeploy.costs.workload.compressed_attention import joined, repeated, stream_rows
 from autodeploy.costs.workload.host_operators import replayed_synchronisations, synchronisations
 from autodeploy.costs.workload.kinds import costs_of, layer_costs_of
 from autodeploy.costs.workload.mlp import AFTER_SPLIT_SIZES, twice

@@ -131,21 +131,13 @@ class FlagReader:
     def fail(self, flag: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the script at the flag's place."""
         given = self.script.flags[flag]
-        raise SpecError(
-            at_place(Message("common.place", place=flag, message=message), given.at),
-            hint=hint,
-        )
+        raise SpecError(at_place(Message("common.place", place=flag, message=message), given.at), hint=hint)
 
     def refuse_mechanism(self, flag: str, mechanism: str) -> NoReturn:
         """Refuses a model with a mechanism that is not modelled, at the flag that says so."""
         given = self.script.flags[flag]
         raise UnsupportedError(
-            at_place(
-                not_modelled(mechanism, flag),
-                given.at,
-            ),
-            path="/model",
-            hint=Message("importers.plan_without_it"),
+            at_place(not_modelled(mechanism, flag), given.at), path="/model", hint=Message("importers.plan_without_it")
         )
 
     def ignore(self, flags: Iterable[str], reason: str) -> None:

@@ -357,10 +357,7 @@ def import_fsdp2_script(
     followed = follow(text, variables, base_dir)
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:
-        raise SpecError(
-            Message("common.missing", word=PROGRAM),
-            hint=Message("importers.give_script_with_command"),
-        )
+        raise SpecError(Message("common.missing", word=PROGRAM), hint=Message("importers.give_script_with_command"))
     at = next(index for index, word in enumerate(words) if _is_program(word))
     named = words[at + 1].text if len(words) > at + 1 and not words[at + 1].text.startswith("--") else ""
     document, source = _file(named, otherwise, base_dir)

@@ -221,10 +221,7 @@ def read_gemm_table(text: str) -> MeasuredRun:
         if seconds is None and tflops is not None:
             seconds = 2.0 * shape["m"] * shape["n"] * shape["k"] / (tflops * 1e12)
         if seconds is None:
-            raise bad_line(
-                row.line,
-                Message("common.at_least_one_of", names=", ".join((*_TIMES, "tflops"))),
-            )
+            raise bad_line(row.line, Message("common.at_least_one_of", names=", ".join((*_TIMES, "tflops"))))
         points.append(GemmPoint(**shape, seconds=seconds))
         _refuse_many(points, row.line)
     if not points:
@@ -241,10 +238,7 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
     printed = _HCCL_TITLE in text or any(_NCCL_ROW.match(line) for line in lines)
     points = list(_printed(lines, op, ranks) if printed else _tabulated(lines, op, ranks))
     if not points:
-        raise SpecError(
-            Message("importers.no_measured_row"),
-            hint="op,ranks,bytes,time_us",
-        )
+        raise SpecError(Message("importers.no_measured_row"), hint="op,ranks,bytes,time_us")
     return MeasuredRun(source="collective_benchmark", collectives=tuple(points), original={"points": len(points)})
 
 

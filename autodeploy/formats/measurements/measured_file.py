@@ -77,10 +77,7 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
             continue
         asked = _ASKED.search(content)
         if asked is None:
-            raise bad_line(
-                line,
-                Message("common.missing", word=repr(f"{OUT_OF_MEMORY_MARK} 260.00 MiB")),
-            )
+            raise bad_line(line, Message("common.missing", word=repr(f"{OUT_OF_MEMORY_MARK} 260.00 MiB")))
         values: dict[str, float | int] = {"asked_gib": positive(asked[1], line, "asked") * _GIB[asked[2]]}
         for name, pattern in _FIELDS.items():
             if (match := pattern.search(content)) is not None:
@@ -232,10 +229,7 @@ def read_training_log(text: str) -> MeasuredRun:
         elif "max allocated:" in content and (match := _MEMORY.search(content)):
             peaks.append(positive(match[1], line, "max allocated"))
     if not rows:
-        raise SpecError(
-            Message("common.missing", word=repr(ITERATION_MARK)),
-            hint=Message("importers.give_rank_log"),
-        )
+        raise SpecError(Message("common.missing", word=repr(ITERATION_MARK)), hint=Message("importers.give_rank_log"))
     batch = _last_batch(rows)
     used = [(line, fields) for line, fields in rows if _batch(line, fields) == batch]
     times = [

@@ -278,10 +278,7 @@ def read_operator_memory(text: str) -> MemoryTrace:
         name = row.cells["name"][:200]
         largest[name] = max(size, largest.get(name, 0.0))
     if allocated <= 0.0:
-        raise SpecError(
-            Message("importers.no_measured_row"),
-            hint="profile_memory=True",
-        )
+        raise SpecError(Message("importers.no_measured_row"), hint="profile_memory=True")
     ordered = sorted(largest.items(), key=lambda item: (-item[1], item[0]))
     return MemoryTrace(allocated, reserved, tuple(ordered[:MAX_TENSORS]))
 

@@ -43,10 +43,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     ranks = plan.num_npus_used * profile.devices_per_npu
     per_node = min(ranks, profile.ranks_per_node)
     if ranks % per_node:
-        raise UnsupportedError(
-            Message("common.partial_nodes", ranks=ranks, size=per_node),
-            path="/cluster/num_npus",
-        )
+        raise UnsupportedError(Message("common.partial_nodes", ranks=ranks, size=per_node), path="/cluster/num_npus")
     name = f"autodeploy-{plan.plan_id.replace('_', '-')}"
     script = export_mindspeed_llm(plan_set, plan)
     config = {
@@ -64,10 +61,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
         ]
     if block is not None:
         job["metadata"]["annotations"]["sp-block"] = str(block)
-    notes = (
-        Message("exporters.fill_in_and_compare"),
-        *script.notes,
-    )
+    notes = (Message("exporters.fill_in_and_compare"), *script.notes)
     comments = [provenance_line(plan_set, plan), *(f"Note: {note}" for note in notes)]
     text = yaml_text(config, comments) + "---\n" + yaml_text(job)
     return Artefact(text, "application/yaml", f"ascendjob_{plan.plan_id}.yaml", notes)

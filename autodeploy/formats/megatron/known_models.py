@@ -165,10 +165,7 @@ def _same_size(preset: Preset, model: dict[str, Any]) -> bool:
         read = ModelSpec.model_validate({"name": "read", **model, **ends})
     except ValidationError:
         return False
-    pairs = (
-        (read.total_params(), preset.model.total_params()),
-        (read.active_params(), preset.model.active_params()),
-    )
+    pairs = ((read.total_params(), preset.model.total_params()), (read.active_params(), preset.model.active_params()))
     return all(abs(ours / theirs - 1) <= PARAMETER_TOLERANCE for ours, theirs in pairs)
 
 

@@ -9,12 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.formats.common.flag_effects import profile_of
-from autodeploy.formats.megatron.launch_script import (
-    SHELL,
-    asked_for,
-    export_megatron,
-    export_mindspeed_llm,
-)
+from autodeploy.formats.megatron.launch_script import SHELL, asked_for, export_megatron, export_mindspeed_llm
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line
@@ -47,10 +42,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     ranks = plan.num_npus_used * (profile.devices_per_npu if profile else 1)
     per_node = min(ranks, profile.ranks_per_node if profile else 8)
     if ranks % per_node:
-        raise UnsupportedError(
-            Message("common.partial_nodes", ranks=ranks, size=per_node),
-            path="/cluster/num_npus",
-        )
+        raise UnsupportedError(Message("common.partial_nodes", ranks=ranks, size=per_node), path="/cluster/num_npus")
     is_ascend = profile is None or profile.vendor == "huawei"
     script = (export_mindspeed_llm if is_ascend else export_megatron)(plan_set, plan)
     asked = [name for name in asked_for(script.text) if name not in SET_BY_SLURM]

@@ -425,11 +425,7 @@ def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapt
     grouped = "grouped_gemm" in strategy["features"]
     fused = grouped and reader.switch(EXPERT_FUSION, "/strategy/features")
     if grouped and not fused:
-        reader.log.default(
-            "/strategy/features",
-            EXPERTS_APART,
-            Message("importers.default_of", framework="MindSpeed"),
-        )
+        reader.log.default("/strategy/features", EXPERTS_APART, Message("importers.default_of", framework="MindSpeed"))
     return in_mindspeed(grouped, plain_apart=apart, experts_fused=fused)
 
 

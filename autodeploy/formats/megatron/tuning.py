@@ -39,10 +39,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         training |= _read_pairs(reader, model)
     targets = reader.words("--lora-target-modules", "/training/lora/target_modules")
     if not targets:
-        reader.ignore(
-            ("--lora-r", "--lora-alpha", "--lora-fusion"),
-            NO_EFFECT,
-        )
+        reader.ignore(("--lora-r", "--lora-alpha", "--lora-fusion"), NO_EFFECT)
         return training
     unknown = [name for name in targets if name not in TARGETS]
     if unknown:

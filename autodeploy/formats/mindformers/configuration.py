@@ -136,10 +136,7 @@ def _schedule(reader: KeyReader, strategy: dict[str, Any], layers: int) -> list[
     if not interleaves or pp == 1:
         turns = 1
     if turns * pp > MAX_LAYERS:
-        reader.fail(
-            f"{CONFIG}.pp_interleave_num",
-            Message("common.exceeds", one=f"{turns} x {pp}", other=MAX_LAYERS),
-        )
+        reader.fail(f"{CONFIG}.pp_interleave_num", Message("common.exceeds", one=f"{turns} x {pp}", other=MAX_LAYERS))
     dual = scheduler == "zero_bubble_v" and pp > 1
     if dual and turns != 2:
         reader.fail(

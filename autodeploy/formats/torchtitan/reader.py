@@ -190,11 +190,7 @@ def _context(reader: KeyReader, *, sparse: bool) -> str:
     if reader.switch("/strategy/cp_algo", "parallelism.enable_custom_context_parallel"):
         if sparse:
             key = "parallelism.enable_custom_context_parallel"
-            reader.log.unmodelled(
-                "/" + key.replace(".", "/"),
-                True,
-                Message("importers.predicted_as", what="ulysses"),
-            )
+            reader.log.unmodelled("/" + key.replace(".", "/"), True, Message("importers.predicted_as", what="ulysses"))
         return "ulysses"
     method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
     reason = Message("importers.predicted_as", what="ring")
@@ -298,9 +294,7 @@ def load_toml(text: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # also a number of thousands of digits
-        raise SpecError(
-            Message("common.not_of_format", reason=str(error)[:200], format="TOML"),
-        ) from None
+        raise SpecError(Message("common.not_of_format", reason=str(error)[:200], format="TOML")) from None
 
 
 def is_torchtitan(document: Mapping[str, Any]) -> bool:

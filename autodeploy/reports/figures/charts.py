@@ -171,9 +171,7 @@ def _diagonals(low: float, high: float) -> list[str]:
         first, last = 10.0**low * max(1.0, 1.0 / factor), 10.0**high / max(1.0, factor)
         ends = [(_x(v, low, high), _y(v * factor, low, high)) for v in (first, last)]
         (x1, y1), (x2, y2) = ends
-        parts.append(
-            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#888888"{dash}/>',
-        )
+        parts.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#888888"{dash}/>')
     return parts
 
 

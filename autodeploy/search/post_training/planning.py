@@ -194,13 +194,7 @@ def search_notes(spec: Spec, result: RlResult, gap: float | None) -> tuple[str, 
         if beside >= together:
             notes.append(Message("rl_planning.asynchrony_slower", beside=beside, longer=longer))
         else:
-            notes.append(
-                Message(
-                    "rl_planning.asynchrony_off_policy",
-                    together=together,
-                    beside=beside,
-                )
-            )
+            notes.append(Message("rl_planning.asynchrony_off_policy", together=together, beside=beside))
     if FRAMEWORKS[spec.search.target].generates_beside and not spec.search.asks_off_policy:
         notes.append(Message("rl_planning.synchronous_only"))
     notes += strategy_note(spec)

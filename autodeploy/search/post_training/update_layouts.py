@@ -161,10 +161,7 @@ def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool)
     roomy = update.model_copy(update={"search": update.search.model_copy(update={"memory_limit_gib": limit})})
     try:
         layouts = search.layouts(cautious)
-        strategies = (
-            *layouts.strategies,
-            *(search.layouts(roomy).strategies if shared and layouts.strategies else ()),
-        )
+        strategies = (*layouts.strategies, *(search.layouts(roomy).strategies if shared and layouts.strategies else ()))
     except SpecError as error:
         return UpdateLayouts(npus, (), None, 0, tuple(each.message for each in error.errors))
     return UpdateLayouts(npus, tuple(map(_of_any_size, strategies)), layouts.gap, layouts.enumerated)

@@ -158,11 +158,7 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
 def missing_memory(spec: Spec, profile: Profile, context: Context) -> str:
     """Memory that the leanest strategy needs, and that of a card."""
     least = _least_gib(spec, profile, context)
-    return Message(
-        "ranking.leanest_exceeds_memory",
-        needed=least,
-        limit=context.limit_bytes / GIB,
-    )
+    return Message("ranking.leanest_exceeds_memory", needed=least, limit=context.limit_bytes / GIB)
 
 
 def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:

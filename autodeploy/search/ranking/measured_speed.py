@@ -80,11 +80,7 @@ def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled |
 def level_of(spec: Spec) -> Rescaled | None:
     """`measured_ratio` of a spec by itself, for answers over many numbers of cards."""
     profile = profile_of(spec.cluster)
-    return measured_ratio(
-        spec,
-        profile,
-        choice_context(spec, profile, choice_of(spec, profile)),
-    )
+    return measured_ratio(spec, profile, choice_context(spec, profile, choice_of(spec, profile)))
 
 
 def work_of(spec: Spec, num_npus: int, global_batch: int) -> str:

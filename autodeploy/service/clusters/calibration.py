@@ -308,11 +308,7 @@ def _as_it_ran(spec: Spec, run: MeasuredRun, planner: Planner) -> tuple[Spec, Pl
     document = spec.model_dump(mode="json")
     strategy = document["strategy"] or ({} if run.strategy else None)
     if strategy is None:
-        raise SpecError(
-            Message("services.no_strategy"),
-            path="/strategy",
-            hint=Message("services.give_strategy"),
-        )
+        raise SpecError(Message("services.no_strategy"), path="/strategy", hint=Message("services.give_strategy"))
     for name, value in run.strategy.items():
         if name in ELSEWHERE:
             document[ELSEWHERE[name]][name] = {"value": value} if name == "global_batch_size" else value

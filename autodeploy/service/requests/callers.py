@@ -86,10 +86,7 @@ class Principal:
         """
         own = self.own_team
         if own is not None and team not in {None, own}:
-            raise AccessError(
-                Message("services.own_team_only"),
-                hint=Message("services.needs_scope", scope="admin"),
-            )
+            raise AccessError(Message("services.own_team_only"), hint=Message("services.needs_scope", scope="admin"))
         return team if own is None else own
 
     def require_team(self, team: str, missing: NotFoundError) -> None:

@@ -111,9 +111,7 @@ class RoundRobin(Generic[Thing]):
             raise OverloadError(Message("jobs.too_many_predictions"), hint=Message("common.try_again"))
         of_key = self._using[key] + sum(other == key for other in self._waiting.values())
         if key and of_key >= self._places_of_key:
-            raise LimitError(
-                Message("jobs.key_predictions_busy", count=self._places_of_key),
-            )
+            raise LimitError(Message("jobs.key_predictions_busy", count=self._places_of_key))
 
     def _next(self) -> int:
         """Of the key with the fewest in use, then of the one served longest ago, the one that waits longest."""

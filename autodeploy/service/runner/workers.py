@@ -6,10 +6,7 @@ import logging
 import threading
 import time
 from dataclasses import asdict, dataclass
-from datetime import (
-    datetime,
-    timedelta,
-)
+from datetime import datetime, timedelta
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 

@@ -168,10 +168,7 @@ class RunService:
                     [search.id for search in searches], [ReestimateRow(**values) for values in refitted.estimates]
                 )
             return self.reranked(ledger.cluster)
-        raise ConflictError(
-            Message("services.runs_changed", cluster=ledger.cluster),
-            hint=Message("common.try_again"),
-        )
+        raise ConflictError(Message("services.runs_changed", cluster=ledger.cluster), hint=Message("common.try_again"))
 
     # -- look ------------------------------------------------------------------------------------------------------
 

@@ -105,11 +105,7 @@ class _Import:
                 batch.append(row)
                 rows += 1
         if not ended:
-            raise SpecError(
-                Message("store.file_ends_early"),
-                path=f"line {number}",
-                hint=Message("store.export_again"),
-            )
+            raise SpecError(Message("store.file_ends_early"), path=f"line {number}", hint=Message("store.export_again"))
         if table is not None:
             self._insert(table, batch)
         for search_id in self._interrupted:

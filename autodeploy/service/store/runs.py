@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import (
-    UTC,
-    datetime,
-    timedelta,
-)
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Text, cast, delete, or_, select, update
