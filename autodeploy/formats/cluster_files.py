@@ -16,7 +16,7 @@ from autodeploy.formats.measurements.benchmark_tables import (
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun
-from autodeploy.specs.text_files import at_line, in_file, load_json, read_text
+from autodeploy.specs.text_files import at_line, in_file, load_json, read_text, refuse_long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,8 +198,7 @@ def read_rank_table(text: str) -> RankTable:
 
     Raises SpecError with the line, and the JSON pointer, of what can't be read.
     """
-    if len(text) > MAX_TEXT:
-        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
+    refuse_long(text, MAX_TEXT)
     try:
         return _table(load_json(text, max_values=MAX_VALUES))
     except SpecError as error:
@@ -329,8 +328,7 @@ def read_leaf_map(text: str) -> LeafMap:
 
     Raises SpecError with the line, and the JSON pointer, of what can't be read.
     """
-    if len(text) > MAX_TEXT:
-        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
+    refuse_long(text, MAX_TEXT)
     try:
         document = load_json(text, max_values=MAX_VALUES)
         inner = _data_of(document)

@@ -22,6 +22,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.measured_run import Collective, CollectivePoint, GemmPoint, MeasuredRun
+from autodeploy.specs.text_files import refuse_long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,8 +84,7 @@ def lines_of(text: str) -> list[str]:
 
     Raises SpecError when there are too many, or one is too long or binary.
     """
-    if len(text) > MAX_TEXT_BYTES:
-        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT_BYTES:,}"))
+    refuse_long(text, MAX_TEXT_BYTES)
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
         raise SpecError(Message("field_fault.at_most_entries", bound=f"{MAX_LINES:,}"))
@@ -243,8 +243,7 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
 
 
 def _bounded(text: str) -> list[str]:
-    if len(text) > MAX_TEXT:
-        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
+    refuse_long(text, MAX_TEXT)
     return lines_of(text)
 
 
