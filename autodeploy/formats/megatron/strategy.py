@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 
 BLOCK = "MODEL_PARALLEL_ARGS"
+DEGREES = {
+    **{"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size"},
+    **{"cp": "--context-parallel-size", "ep": "--expert-model-parallel-size"},
+}
 CHUNK_BY_CHUNK = frozenset({"norm", "activation"})  # recomputed where MindSpeed looks up the layers of a chunk
 SWAPS_BY_CHUNK = "attention"  # swapped so
 CP_ALGORITHMS = {"ring": "megatron_cp_algo", "ulysses": "ulysses_cp_algo", "hybrid": "hybrid_cp_algo"}
@@ -67,13 +71,12 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
     """MODEL_PARALLEL_ARGS; returns the number of layers to launch with, padding counted."""
     strategy = plan.strategy
     add = arguments.add
-    add(BLOCK, "--tensor-model-parallel-size", ShellVariable("TP"))
-    add(BLOCK, "--pipeline-model-parallel-size", ShellVariable("PP"))
-    add(BLOCK, "--context-parallel-size", ShellVariable("CP"))
+    for name in ("tp", "pp", "cp"):
+        add(BLOCK, DEGREES[name], ShellVariable(name.upper()))
     if strategy.cp > 1:
         _add_context_parallel(arguments, strategy, gathered=bool(spec.model.attention.types))
     if spec.model.is_moe:
-        add(BLOCK, "--expert-model-parallel-size", ShellVariable("EP"))
+        add(BLOCK, DEGREES["ep"], ShellVariable("EP"))
         if not (arguments.release.has("mindspeed") and extends_ep(strategy)):
             _add_expert_tensor_parallel(arguments, strategy)
     if strategy.tp > 1 and strategy.sequence_parallel is not False:
@@ -308,10 +311,7 @@ def read_optimizer(reader: FlagReader) -> str | None:
 def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
     """The `strategy` of a spec, and the model's layers without padding."""
     strategy: dict[str, Any] = {
-        "tp": _degree(reader, "--tensor-model-parallel-size", "tp"),
-        "pp": _degree(reader, "--pipeline-model-parallel-size", "pp"),
-        "cp": _degree(reader, "--context-parallel-size", "cp"),
-        "ep": _degree(reader, "--expert-model-parallel-size", "ep"),
+        **{name: _degree(reader, flag, name) for name, flag in DEGREES.items()},
         "micro_batch_size": _degree(reader, "--micro-batch-size", "micro_batch_size"),
         # Two dimensions cut activations over all tensor-parallel ranks: MindSpeed-LLM get_tensor_shapes_decorator.
         "sequence_parallel": reader.switch("--sequence-parallel", "/strategy/sequence_parallel") or reader.has(GRID),
