@@ -26,10 +26,13 @@ def keys(request: Request, views: ViewsOfApp) -> HTMLResponse:
     """The keys that whoever asks may see."""
     services = views.services
     shown = services.access.seen_by(services.principal)
+    own = next((key for key in shown if key.own), None)
+    most_searches = own.max_searches if own is not None else None
     page = render(
         request,
         "keys.html",
-        own=next((key for key in shown if key.own), None),
+        own=own,
+        most_searches=services.settings.key_searches if most_searches is None else most_searches,
         keys=shown if services.principal.may("admin") else (),
         usual_days=USUAL_DAYS,
         most_days=MOST_KEY_DAYS,

@@ -341,6 +341,8 @@ class KeyDocument(Resource):
     last_used_at: Annotated[Moment | None, Field(description="noted once a minute at most")]
     expires_at: Moment | None
     revoked_at: Moment | None
+    max_searches: Annotated[int | None, Field(description="that wait or run at once; null: the server's setting")]
+    max_running: Annotated[int | None, Field(description="that run at once; null: as the server has slots")]
     own: Annotated[bool, Field(description="whether the request came with this key")]
 
 

@@ -24,7 +24,7 @@ async def test_a_key_sees_itself_and_an_admin_sees_all(site: Site) -> None:
     (own,) = (await site.get("vision-reader", "/v1/keys"))["items"]
     assert (own["name"], own["team"], own["scope"], own["own"]) == ("vision-reader", "vision", "read", True)
     assert own["last_used_at"] is not None
-    assert (own["expires_at"], own["revoked_at"]) == (None, None)
+    assert (own["expires_at"], own["revoked_at"], own["max_searches"]) == (None, None, None)
     every = (await site.get("root", "/v1/keys"))["items"]
     assert {each["name"] for each in every} == site.keys.keys()
     assert [each["name"] for each in every if each["own"]] == ["root"]
