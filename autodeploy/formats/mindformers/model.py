@@ -276,37 +276,41 @@ def _expert_keys(launch: Launch, network: Network) -> dict[str, Any]:
     return keys
 
 
-NUMBERS: dict[str, tuple[str, ...]] = {
+# Field of the recipe -> its keys: every one is read, the first is written as the field stands.
+RECIPE: dict[str, tuple[str, ...]] = {
     "rope_theta": ("rope_theta", "theta", "rotary_base"),
-    "max_position_embeddings": ("max_position_embeddings",),
+    "rope_interleave": ("rotary_interleaved",),
+    "normalization": ("normalization",),
     "rms_norm_eps": ("rms_norm_eps", "layernorm_epsilon", "layer_norm_epsilon"),
     "initializer_range": ("initializer_range", "init_method_std"),
+    "attention_bias": ("attention_bias", "qkv_has_bias", "add_qkv_bias"),
     "attention_dropout": ("attention_dropout",),
     "hidden_dropout": ("hidden_dropout",),
-    "mtp_loss_scaling_factor": ("mtp_loss_factor", "mtp_loss_scaling_factor"),
+    "max_position_embeddings": ("max_position_embeddings",),
 }
-OF_ROUTER: dict[str, tuple[str, ...]] = {
-    "routed_scaling_factor": ("routed_scaling_factor", "moe_router_topk_scaling_factor"),
+MTP_LOSS = ("mtp_loss_factor", "mtp_loss_scaling_factor")
+ROUTER: dict[str, tuple[str, ...]] = {
     "router_aux_loss_coef": ("moe_aux_loss_coeff", "router_aux_loss_coef"),
     "router_z_loss_coef": ("moe_z_loss_coeff", "z_loss_factor"),
     "router_bias_update_rate": ("moe_router_bias_update_rate", "topk_bias_update_rate"),
 }
-SWITCHES: dict[str, tuple[str, ...]] = {
-    "attention_bias": ("attention_bias", "qkv_has_bias", "add_qkv_bias"),
-    "mlp_bias": ("add_bias_linear",),
-    "rope_interleave": ("rotary_interleaved",),
-}
+SCALING_FACTOR = ("routed_scaling_factor", "moe_router_topk_scaling_factor")
+NUMBERS = (
+    *("rope_theta", "max_position_embeddings", "rms_norm_eps", "initializer_range"),
+    *("attention_dropout", "hidden_dropout"),
+)
 YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 NOT_CARRIED = Message("importers.not_carried_over")
 
 
 def read_recipe(reader: KeyReader, *, has_experts: bool) -> dict[str, Any]:
     """The `recipe` of the model."""
-    recipe = {field: value for field, keys in NUMBERS.items() if (value := _number(reader, field, keys)) is not None}
-    for field, keys in SWITCHES.items():
-        if (value := _take(reader, field, keys)) is not None:
+    numbers = {field: RECIPE[field] for field in NUMBERS}
+    recipe: dict[str, Any] = _numbers(reader, {**numbers, "mtp_loss_scaling_factor": MTP_LOSS})
+    for field in ("attention_bias", "mlp_bias", "rope_interleave"):
+        if (value := _take(reader, field, RECIPE.get(field, ("add_bias_linear",)))) is not None:
             recipe[field] = value is True
-    if (norm := _take(reader, "normalization", ("normalization",))) in {"RMSNorm", "LayerNorm"}:
+    if (norm := _take(reader, "normalization", RECIPE["normalization"])) in {"RMSNorm", "LayerNorm"}:
         recipe["normalization"] = norm
     if (share := _number(reader, "partial_rotary_factor", ("partial_rotary_factor", "rotary_percent"))) is not None:
         recipe["partial_rotary_factor"] = share
@@ -325,6 +329,10 @@ def _take(reader: KeyReader, field: str, keys: tuple[str, ...]) -> Any:
 def _number(reader: KeyReader, field: str, keys: tuple[str, ...]) -> float | None:
     value = _take(reader, field, keys)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _numbers(reader: KeyReader, table: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    return {field: value for field, keys in table.items() if (value := _number(reader, field, keys)) is not None}
 
 
 def _scaling(reader: KeyReader) -> dict[str, Any]:
@@ -349,9 +357,7 @@ def _scaling(reader: KeyReader) -> dict[str, Any]:
 
 
 def _router(reader: KeyReader) -> dict[str, Any]:
-    router: dict[str, Any] = {
-        field: value for field, keys in OF_ROUTER.items() if (value := _number(reader, field, keys)) is not None
-    }
+    router: dict[str, Any] = _numbers(reader, {"routed_scaling_factor": SCALING_FACTOR, **ROUTER})
     scores = _take(reader, "scoring_func", ("scoring_func", "moe_router_score_function", "use_gating_sigmoid"))
     if isinstance(scores, bool):
         scores = "sigmoid" if scores else "softmax"
@@ -371,26 +377,7 @@ def _router(reader: KeyReader) -> dict[str, Any]:
 
 
 # The recipe of a model in MindFormers' keys (`mindformers/parallel_core/transformer_config_utils.py`).
-# Field of the recipe -> key; what a key says is the same.
-KEYS = {
-    "rope_theta": "rope_theta",
-    "rope_interleave": "rotary_interleaved",
-    "normalization": "normalization",
-    "rms_norm_eps": "rms_norm_eps",
-    "initializer_range": "initializer_range",
-    "attention_bias": "attention_bias",
-    "attention_dropout": "attention_dropout",
-    "hidden_dropout": "hidden_dropout",
-    "max_position_embeddings": "max_position_embeddings",
-}
-EXPERT_KEYS = {
-    "scoring_func": "moe_router_score_function",
-    "topk_method": "topk_method",
-    "norm_topk_prob": "norm_topk_prob",
-    "router_aux_loss_coef": "moe_aux_loss_coeff",
-    "router_z_loss_coef": "moe_z_loss_coeff",
-    "router_bias_update_rate": "moe_router_bias_update_rate",
-}
+WORDS = {"scoring_func": "moe_router_score_function", "topk_method": "topk_method", "norm_topk_prob": "norm_topk_prob"}
 ROUTER_DTYPES = {"fp32": "float32"}
 # Fields that change what is trained and have no key.
 NO_KEY = (
@@ -406,10 +393,10 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
     """Keys of `model.model_config`; what no key says is a note."""
     model, note = launch.spec.model, launch.arguments.note
     recipe = model.recipe_or_default
-    keys = _named(recipe, KEYS) | {"add_bias_linear": bool(recipe.mlp_bias)}
+    keys = _named(recipe, _first(RECIPE)) | {"add_bias_linear": bool(recipe.mlp_bias)}
     keys |= _positions(launch, model)
     if model.num_nextn_predict_layers and recipe.mtp_loss_scaling_factor is not None:
-        keys["mtp_loss_factor"] = recipe.mtp_loss_scaling_factor
+        keys[MTP_LOSS[0]] = recipe.mtp_loss_scaling_factor
     if model.is_moe:
         keys |= _router_keys(recipe)
     lost = [name for name in NO_KEY if getattr(recipe, name)]
@@ -421,6 +408,10 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
     if silent:
         note(Message("exporters.not_given", field="model.recipe", names=", ".join(silent)))
     return keys
+
+
+def _first(table: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {field: keys[0] for field, keys in table.items()}
 
 
 def _named(recipe: Recipe, keys: dict[str, str]) -> dict[str, Any]:
@@ -450,8 +441,8 @@ def _yarn(scaling: RopeScaling) -> dict[str, Any]:
 
 def _router_keys(recipe: Recipe) -> dict[str, Any]:
     scale = recipe.routed_scaling_factor
-    keys: dict[str, Any] = {"routed_scaling_factor": 1.0 if scale is None else scale}
-    keys |= _named(recipe, EXPERT_KEYS) | {"moe_router_enable_expert_bias": recipe.has_expert_bias}
+    keys: dict[str, Any] = {SCALING_FACTOR[0]: 1.0 if scale is None else scale}
+    keys |= _named(recipe, WORDS | _first(ROUTER)) | {"moe_router_enable_expert_bias": recipe.has_expert_bias}
     if recipe.router_aux_loss_coef is not None:
         keys["moe_router_load_balancing_type"] = "seq_aux_loss" if recipe.seq_aux else "gbs_aux_loss"
     if recipe.router_dtype in ROUTER_DTYPES:
