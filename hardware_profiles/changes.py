@@ -39,7 +39,9 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
         quantity = profile.quantities.get(renewed(path))
         if quantity is None:
             hint = unknown_path_hint(profile.quantities, path) if len(problems) < MOST_HINTS else ""
-            problems.append(FieldProblem(json_pointer([path]), Message("common.unknown_key", name=repr(path)), hint))
+            problems.append(
+                FieldProblem(json_pointer([path]), Message("profiles.unknown_number", name=repr(path)), hint)
+            )
         elif not _is_finite_number(value):
             problems.append(
                 FieldProblem(
@@ -142,7 +144,7 @@ def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quanti
         quantity = Quantity(value=1.0, unit="ratio", kind="fitted", source=(OVERLAY,))
     if quantity is None:
         hint = unknown_path_hint(profile.quantities, path)
-        raise ProfileError(Message("common.unknown_key", name=repr(path)), path=json_pointer(parts), hint=hint)
+        raise ProfileError(Message("profiles.unknown_number", name=repr(path)), path=json_pointer(parts), hint=hint)
     base = {"unit": quantity.unit, "kind": "fitted", "source": (OVERLAY,), "prior_sigma": quantity.prior_sigma}
     given = dict(value) if isinstance(value, Mapping) else {"value": value}
     overlaid = Quantity.model_validate({**base, **given})

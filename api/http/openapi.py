@@ -42,8 +42,8 @@ EXPORTS = frozenset({"export_plan", "get_plan_commissioning", "get_plan_operator
 # What the schema says too, in our words and in pydantic's.
 SAID_BY_SCHEMA = ("field_fault", "pydantic")
 KEYS_SAID_BY_SCHEMA = frozenset({"common.unknown_key"})
-# Of the same section, what no schema says: numbers that no database keeps.
-BEYOND_SCHEMA = {"body": ("field_fault.is_not_finite", "field_fault.is_too_big")}
+# Of the same section, what no schema says: numbers that no database keeps, values of a whole document.
+BEYOND_SCHEMA = {"body": ("field_fault.at_most_entries", "field_fault.is_not_finite", "field_fault.is_too_big")}
 
 
 @cache

@@ -12,6 +12,7 @@ from urllib.parse import urlencode, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 
 from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.resources import ListPage
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def refuse_own_paths(app: FastAPI, prefix: str) -> None:
     first = prefix.split("/")[1]
     if first in {path.split("/")[1] for path in _paths(app.routes)}:
         raise SpecError(
-            f"/{first} is an address of the service itself",
+            Message("settings.address_of_service", address=f"/{first}"),
             path="AUTODEPLOY_PATH_PREFIX",
             hint="/autodeploy",
         )

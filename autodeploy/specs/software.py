@@ -184,14 +184,18 @@ def _override_fault(path: str, value: str) -> FieldError | None:
     section, _, name = path.partition(".")
     if section == "features" and name in FEATURES:
         hint = Message("common.one_of", names=f"search.features.{name}, strategy.features")
-        return FieldError(f"/software/overrides/{path}", Message("common.unknown_key", name=repr(path)[:100]), hint)
+        return FieldError(
+            f"/software/overrides/{path}", Message("profiles.unknown_number", name=repr(path)[:100]), hint
+        )
     pointer = f"/software/overrides/{path}"
     if section not in SECTIONS or not name:
         hint = Message("common.one_of", names=", ".join(f"{each}.NAME" for each in SECTIONS))
-        return FieldError(pointer, Message("common.unknown_key", name=repr(path)[:100]), hint)
+        return FieldError(pointer, Message("profiles.unknown_number", name=repr(path)[:100]), hint)
     known = _known(section)
     if name not in known:
-        return FieldError(pointer, Message("common.unknown_key", name=repr(name)[:100]), did_you_mean(name, [*known]))
+        return FieldError(
+            pointer, Message("profiles.unknown_number", name=repr(name)[:100]), did_you_mean(name, [*known])
+        )
     values = KNOWN_VALUES[section][name] if section in KNOWN_VALUES else ("on", "off")
     if section != "settings" and not (is_valid(section, name, value) if section in KNOWN_VALUES else value in values):
         hint = Message("common.one_of", names=", ".join(values))

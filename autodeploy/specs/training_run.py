@@ -113,18 +113,20 @@ class RunSpec(Document):
         return self
 
 
-def ramp_error(phase: Phase, global_batch: int) -> str | None:
-    """Fault of the ramp of a phase whose batch is known, in words."""
+def ramp_error(phase: Phase, global_batch: int) -> Message | None:
+    """Fault of the ramp of a phase whose batch is known."""
     ramp = phase.ramp
     if ramp is None:
         return None
     rise = global_batch - ramp.start
     if rise <= 0:
-        return f"the ramp starts at {ramp.start}, not below the batch {global_batch}"
+        return Message("specs.ramp_starts_above", start=ramp.start, batch=global_batch)
     if rise % ramp.increment:
-        return f"{rise} sequences from {ramp.start} to {global_batch} are no multiple of {ramp.increment}"
+        return Message(
+            "specs.ramp_no_multiple", rise=rise, start=ramp.start, batch=global_batch, increment=ramp.increment
+        )
     if rise // ramp.increment > MAX_RAMP_STEPS:
-        return f"the ramp has {rise // ramp.increment} steps, more than {MAX_RAMP_STEPS}"
+        return Message("specs.ramp_too_long", steps=rise // ramp.increment, most=MAX_RAMP_STEPS)
     return None
 
 

@@ -54,7 +54,7 @@ COVERAGE = "coverage"
 ENGLISH = "en"
 WITH_THE_SAME_SPEC = (
     *("create_ablation", "create_batch", "create_check", "create_estimate"),
-    *("compare_clusters", "improve_launch", "recommend_cards", "why_not"),
+    *("compare_clusters", "export_strategy", "improve_launch", "recommend_cards", "why_not"),
 )
 # These keep nothing: a database answers them in one way or is not asked.
 WITHOUT_A_TABLE = (
@@ -74,6 +74,8 @@ WITHOUT_A_TABLE = (
 # Of a document that the service gave, as a whole.
 TAKE_DOCUMENTS = frozenset({"compare_plans", "create_check"})
 # Documents with a schema of their own, and lines of a file.
+# Keys of names of things and of lists.
+NAMES = ("list.", "label.", "release_title.")
 _INSIDE = re.compile(r"/hf_config/|/software/stack/|^/\d+$")
 
 
@@ -133,7 +135,7 @@ def keys_of(said: Any) -> set[str]:
     values = said.get("values", {}).values()
     nested = [each for value in values for each in (value if isinstance(value, list) else [value])]
     found = {key for each in nested if isinstance(each, dict) for key in keys_of(each)}
-    return found | ({said["key"]} if not str(said["key"]).startswith(("list.", "label.")) else set())
+    return found | ({said["key"]} if not str(said["key"]).startswith(NAMES) else set())
 
 
 @contextmanager

@@ -180,6 +180,26 @@ def test_every_key_that_is_said_is_in_the_catalogue() -> None:
     assert missing == {}
 
 
+# Which argument of a refusal is its text.
+REFUSALS = {"FieldError": 1, "FieldProblem": 1, "SpecError": 0, "ProfileError": 0, "UnsupportedError": 0}
+REFUSALS |= {"ConflictError": 0, "NotFoundError": 0}
+
+
+def test_every_refusal_is_a_message() -> None:
+    plain = []
+    for path, module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in REFUSALS:
+                said = node.args[REFUSALS[node.func.id] :][:1]
+                if said and isinstance(said[0], ast.JoinedStr | ast.Constant) and not is_empty(said[0]):
+                    plain.append(f"{path}:{node.lineno}")
+    assert plain == []
+
+
+def is_empty(said: ast.expr) -> bool:
+    return isinstance(said, ast.Constant) and said.value == ""
+
+
 def test_every_text_is_said_somewhere() -> None:
     """A text whose last name, or the begin of it, stands nowhere in code or templates is dead."""
     words = set(said().words)

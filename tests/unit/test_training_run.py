@@ -13,6 +13,7 @@ from autodeploy.costs.training_run.checkpoints import read_bytes
 from autodeploy.costs.training_run.priors import priors
 from autodeploy.costs.training_run.run_estimate import Step, cheapest_layouts, phases_of, planned_run
 from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.reports.run_facts import duration, run_facts, size
 from autodeploy.reports.wording import quantity
 from autodeploy.specs.spec import Spec, parse_spec
@@ -138,6 +139,7 @@ def test_contradictions_are_named(run: dict[str, Any], where: str) -> None:
     with pytest.raises(SpecError) as caught:
         spec(run)
     assert where in {error.path for error in caught.value.errors}
+    assert all(isinstance(error.message, Message) for error in caught.value.errors)  # which has its Chinese
 
 
 def test_tokens_said_twice_must_agree() -> None:
