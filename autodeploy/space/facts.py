@@ -126,14 +126,14 @@ def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
 
 def launched_facts(release: Release | None) -> dict[str, bool]:
     """Features and dispatchers that a release has flags for."""
-    launches = (
+    found = (
         dict.fromkeys(FEATURES, True)
         if release is None
         else {name: variant is not None for name, variant in variants_of(release).items()}
     )
     for name in DISPATCHERS:
-        launches.setdefault(name, release is None or _dispatches(release, name))
-    return {f"launches_{name}": launched for name, launched in launches.items()}
+        found.setdefault(name, release is None or launches(release, name))
+    return {f"launches_{name}": launched for name, launched in found.items()}
 
 
 def launched_schedules(release: Release | None) -> frozenset[str] | None:
@@ -141,7 +141,8 @@ def launched_schedules(release: Release | None) -> frozenset[str] | None:
     return None if release is None else frozenset(name for name in SCHEDULES if variant_of(name, release) is not None)
 
 
-def _dispatches(release: Release, name: str) -> bool:
+def launches(release: Release, name: str) -> bool:
+    """Whether a release has flags for a dispatcher."""
     if name == "deepep":  # MindSpeed brings no kernels of it
         return release.registers("--moe-token-dispatcher-type", "flex") and not release.has("mindspeed")
     # MindFormers' parser takes any word: what it knows stands in moe_token_dispatcher_type's own table.

@@ -13,11 +13,13 @@ from autodeploy.costs.inputs.machine import NO_SOFTWARE, copy_groups, replica_gr
 from autodeploy.costs.workload.flops import step_flops_per_token
 from autodeploy.costs.workload.layers import layer_kinds, model_matrices
 from autodeploy.space.candidates import DISPATCHERS
+from autodeploy.space.facts import launches
 from autodeploy.space.rules import values_read
 from autodeploy.specs.tuning import SEQUENCES_OF_A_PAIR, adapter_params
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.releases import releases
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -302,8 +304,11 @@ class Context:
 
     @property
     def launches_deepep(self) -> bool:
-        """Whether the release of the plan has this dispatcher; of no release, it is not known."""
-        return self.stack is not None and bool(self.facts["launches_deepep"])
+        """Whether the release of the plan has this dispatcher; of none, whether one that runs on these chips has."""
+        if self.stack is not None:
+            return bool(self.facts["launches_deepep"])
+        vendor = self.machine.vendor
+        return any(launches(release, DISPATCHERS[DEEPEP]) for release in releases() if release.runs_on(vendor))
 
     @property
     def optimizer(self) -> OptimizerFormat:

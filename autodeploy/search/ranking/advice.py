@@ -18,6 +18,8 @@ from autodeploy.costs.steps.scenarios import context_in
 from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.search.branch_and_bound.frontier import card_bytes
 from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
+from autodeploy.search.choices.effort import QUICK
+from autodeploy.search.placement.solve import solve
 from autodeploy.search.ranking.counterfactuals import MOST, stepped, steps_from
 from autodeploy.search.ranking.diversity import outlines
 from autodeploy.search.ranking.regret import regret_order
@@ -260,7 +262,7 @@ class Adviser:
             return self.so_far
         answers = answers if known is None else known.joined(answers)
         self.so_far = self._ranked([*self._best, *made], answers)
-        self.so_far = self._in_full(self.so_far)
+        self.so_far = self._with_every_chunk_filled(self._in_full(self.so_far))
         if stepping:
             self._step_from_first(sure)
         return self.so_far
@@ -366,6 +368,27 @@ class Adviser:
             return advice
         again = self._responses([pool[row] for row in better])
         return advice if again is None else self._ranked(pool, responses_before.replaced(better, again))
+
+    def _with_every_chunk_filled(self, advice: Advice) -> Advice:
+        """The ranking with another plan of a first one that leaves a chunk to the model's end alone: its layers in all
+        chunks. Where layers turn out faster than the head, the stage of that chunk is the one that all wait for.
+        """
+        first = advice.weighed[0].solved
+        if first.plan.layout.sum(axis=-1).all() or self._stopped():
+            return advice
+        problem = replace(first.problem, min_layers_per_chunk=1)
+        solution = solve(problem, effort=QUICK, should_cancel=self._should_cancel)
+        if solution.plan is None:
+            return advice
+        filled = replace(first, problem=problem, solution=solution)
+        answers = self._responses([filled])
+        if answers is None:
+            return advice
+        maker = self._makers.get(id(first))
+        self._peaks[id(filled)] = card_bytes(filled) if maker is None else maker.card_bytes(filled)
+        if maker is not None:
+            self._makers[id(filled)] = maker
+        return self._ranked([*_pool(advice), filled], advice.responses.joined(answers))
 
     def _ranked(self, pool: Sequence[Solved], answers: Responses) -> Advice:
         fits, starts = (np.array([chance(each) for each in pool]) for chance in (self._p_fits, self._p_starts))
