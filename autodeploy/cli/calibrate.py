@@ -68,6 +68,8 @@ def calibrate(
     from autodeploy.cli.output import write_report
     from autodeploy.kit.errors import SpecError
 
+    for file in files:
+        file.stat()  # one that is not there is named as such
     folders = [file for file in files if file.is_dir()]
     if len(folders) > 1 or (page is not None and not folders):
         raise SpecError(Message("cli.one_folder"), path="FILE")

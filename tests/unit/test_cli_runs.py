@@ -117,6 +117,8 @@ def test_what_cannot_be_calibrated_to_is_refused(command: Callable[..., str], sp
     assert "does not say what ran" in command("calibrate", file, *to, code=2)
     assert "no strategy given for the run" in command("calibrate", file, *to, "--spec", spec_path, code=2)
     assert "No such file" in command("calibrate", str(tmp_path / "none"), *to, code=2)
+    page = ("--plan", "p_nothere", "--page", str(tmp_path / "page.md"))
+    assert "No such file" in command("calibrate", str(tmp_path / "none"), *to, *page, code=2)
     assert "there is no plan" in command("runs", "add", "p_nothere", file, code=2)
     (tmp_path / "steps.csv").write_text("step_time_s\n1\nx\n")
     assert "steps.csv: line 3" in command("runs", "add", "p_nothere", file, code=2)
