@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.presets import PresetInfo
 
@@ -37,10 +38,8 @@ class Annotations(BaseModel):
     note: Annotated[str | None, Field(max_length=4000)] = None
 
 
-class KeyChange(BaseModel):
+class KeyChange(Document):
     """Change of the time for which a key is valid."""
-
-    model_config = ConfigDict(extra="forbid")
 
     expires_in_days: Annotated[
         float | None, Field(ge=0, le=MOST_KEY_DAYS, description="null: only once it is revoked", examples=[30])
