@@ -17,9 +17,9 @@ from autodeploy.specs.reading import token_amount
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from api.ui.views import ProfileRow
     from autodeploy.messages import Language
     from autodeploy.specs.answers import ClusterComparison
+    from hardware_profiles import Profile
 
 OFFERS = 3
 FILLED = 2  # rows that name a cluster before anything was sent; prices are for people to say
@@ -33,7 +33,7 @@ class OfferRow:
     price: str
 
 
-def choices(profiles: Sequence[ProfileRow]) -> list[tuple[str, str]]:
+def choices(profiles: Sequence[Profile]) -> list[tuple[str, str]]:
     """Value and title of each cluster that can be chosen: `PROFILE`, or `PROFILE:GRADE` of another grade."""
     options = []
     for profile in profiles:
@@ -43,7 +43,7 @@ def choices(profiles: Sequence[ProfileRow]) -> list[tuple[str, str]]:
     return options
 
 
-def form_rows(values: Mapping[str, str], profiles: Sequence[ProfileRow] = ()) -> list[OfferRow]:
+def form_rows(values: Mapping[str, str], profiles: Sequence[Profile] = ()) -> list[OfferRow]:
     """The rows of the form as they were sent, by default the first profiles without prices."""
     if not values:
         names = [profile.name for profile in profiles[:FILLED]]

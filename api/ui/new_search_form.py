@@ -16,8 +16,8 @@ from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from api.ui.views import ProfileRow
     from autodeploy.kit.errors import FieldError
+    from hardware_profiles import Profile
 
 Kind = Literal["choice", "integer", "number", "text"]
 
@@ -66,11 +66,11 @@ START_NODES = 16
 START_SEQUENCES = 40
 
 
-def choices_of(profile: ProfileRow, words: Mapping[str, str]) -> dict[str, Any]:
+def choices_of(profile: Profile, words: Mapping[str, str]) -> dict[str, Any]:
     """Choices of the form for a profile: its chip grades, and cards and batch to start with."""
     cards = profile.npus_per_node * (profile.supernode_nodes or START_NODES)
     return {
-        "devices": profile.devices,
+        "devices": [*profile.devices],
         "device": profile.default_device,
         "cards": cards,
         "batch": START_SEQUENCES * cards,

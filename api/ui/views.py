@@ -110,18 +110,6 @@ def _timeline(planner: str, spec: str, strategy: str) -> PipelineTimeline:
     return load_planner(planner).timeline(Spec.model_validate_json(spec), Strategy.model_validate_json(strategy))
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileRow:
-    """A line of the table of hardware profiles."""
-
-    name: str
-    title: str
-    devices: tuple[str, ...]
-    default_device: str
-    npus_per_node: int
-    supernode_nodes: int | None
-
-
 class DoubtfulSpec(SpecError):
     """The spec looks like a slip; the user may be sure of it."""
 
@@ -254,20 +242,9 @@ class Views:
         """Names and titles of the model presets."""
         return [(preset.name, preset.title) for preset in list_presets()]
 
-    def profiles(self) -> list[ProfileRow]:
+    def profiles(self) -> list[Profile]:
         """The hardware profiles that come with the product."""
-        profiles = [load_profile(name) for name in list_profiles()]
-        return [
-            ProfileRow(
-                profile.document.name,
-                profile.document.title,
-                tuple(profile.document.devices),
-                profile.default_device,
-                profile.npus_per_node,
-                profile.supernode_nodes,
-            )
-            for profile in profiles
-        ]
+        return [load_profile(name) for name in list_profiles()]
 
     def profile(self, name: str) -> ProfilePage:
         """One profile with all its numbers; only those that come with the product have a page.
