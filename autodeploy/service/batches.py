@@ -15,7 +15,7 @@ from autodeploy.messages import Message
 from autodeploy.service.requests.callers import ANYONE, Principal
 from autodeploy.service.requests.intake import read_request, read_spec
 from autodeploy.service.searches.submissions import Admitted, search_of_key
-from autodeploy.service.store.base import new_batch_id, now_in
+from autodeploy.service.store.base import Repository, new_batch_id, now_in
 from autodeploy.service.store.events import IdempotencyKeys
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.tables import BatchRow, PlanRow, SearchRow
@@ -53,11 +53,8 @@ ENTRY_COLUMNS: tuple[Any, ...] = (
 )
 
 
-class Batches:
+class Batches(Repository):
     """Repository of batches inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def add(self, row: BatchRow) -> None:
         """Inserts a batch; its searches name it."""

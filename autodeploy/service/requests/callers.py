@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from autodeploy.kit.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
 from autodeploy.messages import Message
-from autodeploy.service.store.base import new_audit_id, new_key_id, now_in
+from autodeploy.service.store.base import Repository, new_audit_id, new_key_id, now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.keys import ApiKeys, Sessions
 from autodeploy.service.store.retention import prune_audit
@@ -25,8 +25,6 @@ from autodeploy.specs.resources import AuditItem, AuditList, KeyDocument
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-
-    from sqlalchemy.orm import Session
 
     from autodeploy.service.store.database import Database
 
@@ -337,11 +335,8 @@ class AuditFilter:
     object_id: str | None = None
 
 
-class AuditEntries:
+class AuditEntries(Repository):
     """Repository of the audit log inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def add(self, row: AuditRow) -> None:
         """Inserts an entry."""

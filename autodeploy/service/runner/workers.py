@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import CursorResult, delete, select, update
 
 from autodeploy.service.runner.memory_limit import resident_bytes
-from autodeploy.service.store.base import now_in
+from autodeploy.service.store.base import Repository, now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.migration import HEAD_REVISION
 from autodeploy.service.store.queue_state import is_current
@@ -21,8 +21,6 @@ from autodeploy.service.store.tables import WorkerRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from sqlalchemy.orm import Session
 
     from autodeploy.kit.settings import Settings
     from autodeploy.service.runner.owner import Owner
@@ -45,11 +43,8 @@ class WorkerView:
     engine_version: str
 
 
-class Workers:
+class Workers(Repository):
     """Repository of processes inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def beat(self, worker: WorkerView) -> None:
         """Stores how that process is doing."""

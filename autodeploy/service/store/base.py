@@ -58,6 +58,13 @@ class Base(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime, float: Double, dict[str, Any]: JSON(none_as_null=True)}  # noqa: RUF012
 
 
+class Repository:
+    """Rows of one kind inside one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+
 # Time and identity of stored things.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as its numbers do
 _TIME_DIGITS = 10

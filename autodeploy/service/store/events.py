@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import CursorResult, String, bindparam, delete, func, insert, not_, select, update
 
-from autodeploy.service.store.base import new_delivery_id
+from autodeploy.service.store.base import Repository, new_delivery_id
 from autodeploy.service.store.tables import DeliveryRow, EventRow, IdempotencyRow, SearchRow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
-
-    from sqlalchemy.orm import Session
 
 
 STATUS = "status"
@@ -56,15 +54,12 @@ class Event:
     data: dict[str, Any]
 
 
-class Events:
+class Events(Repository):
     """Repository of events inside one session.
 
     Appending needs a transaction in which nobody else appends to the same search: any write on SQLite, a locked
     search row on PostgreSQL.
     """
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def begin(self, search_id: str, kind: str, data: dict[str, Any], *, now: datetime) -> None:
         """The first event of a new search."""
@@ -99,11 +94,8 @@ class Events:
 
 
 # Callers' idempotency keys.
-class IdempotencyKeys:
+class IdempotencyKeys(Repository):
     """Repository of keys inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def get(self, principal: str, key: str) -> IdempotencyRow | None:
         """Earlier use of that key by that caller."""
@@ -140,11 +132,8 @@ class Due:
     attempts: int
 
 
-class Deliveries:
+class Deliveries(Repository):
     """Repository of webhook deliveries inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def add(self, search_id: str, url: str, *, now: datetime, is_finished: bool) -> str:
         """Asks for a delivery in the transaction that inserts its search; due at once where that is finished."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import CursorResult, and_, delete, func, or_, select, update
 
+from autodeploy.service.store.base import Repository
 from autodeploy.service.store.tables import QUEUED, RUNNING, ApiKeyRow, SearchRow, SessionRow
 
 if TYPE_CHECKING:
@@ -13,14 +14,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy import ColumnElement
-    from sqlalchemy.orm import Session
 
 
-class Sessions:
+class Sessions(Repository):
     """Repository of the sessions of browsers."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def begin(self, token_hash: str, key_id: str, *, now: datetime) -> None:
         """Inserts a session."""
@@ -54,11 +51,8 @@ class Sessions:
         return result.rowcount
 
 
-class ApiKeys:
+class ApiKeys(Repository):
     """Repository of API keys inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def add(self, row: ApiKeyRow) -> None:
         """Inserts a key."""

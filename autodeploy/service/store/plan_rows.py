@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, bindparam, cast, insert, literal, select
 
 from autodeploy.kit.version import ENGINE_VERSION
-from autodeploy.service.store.base import to_json
+from autodeploy.service.store.base import Repository, to_json
 from autodeploy.service.store.tables import OVERLAYS_AT, PlanRow, SearchRow
 from autodeploy.specs.planset import Optimality, Plan, PlanSet, SearchInfo
 from autodeploy.specs.resources import iso
@@ -22,8 +22,6 @@ from autodeploy.specs.spec import written_by
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
-
-    from sqlalchemy.orm import Session
 
 
 # The plans of searches.
@@ -51,11 +49,8 @@ BEST_DEGREES = select(PlanRow.search_id, *(getattr(PlanRow, name) for name in DE
 NEWEST_OF_TEAM = NEWEST.where(SearchRow.team == bindparam("team"))
 
 
-class Plans:
+class Plans(Repository):
     """Repository of plans inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def documents(self, search_id: str) -> Sequence[dict[str, Any]]:
         """The plans of a search in their order."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Text, cast, delete, or_, select, update
 
 from autodeploy.messages import Message
+from autodeploy.service.store.base import Repository
 from autodeploy.service.store.plan_rows import Plans
 from autodeploy.service.store.search_list import WALKED_NEWEST, indexed_word
 from autodeploy.service.store.tables import OverlayRow, PlanRow, ReestimateRow, RunRow, SearchRow
@@ -52,11 +53,8 @@ class Ledger(NamedTuple):
     team: str
 
 
-class Runs:
+class Runs(Repository):
     """Repository of measurements inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     # -- runs ------------------------------------------------------------------------------------------------------
 

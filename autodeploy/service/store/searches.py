@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Text, bindparam, cast, delete, func, insert, literal, literal_column, select, union_all, update
 
+from autodeploy.service.store.base import Repository
 from autodeploy.service.store.plan_rows import Plans, StoredSearch, plan_rows, result_columns
 from autodeploy.service.store.tables import (
     CONTENT,
@@ -105,11 +106,8 @@ RESULT_COLUMNS = (
 )
 
 
-class Searches:
+class Searches(Repository):
     """Repository of searches inside one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def add(self, row: SearchRow, tags: Iterable[str] = ()) -> None:
         """Inserts a search with its tags."""
