@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -15,3 +16,13 @@ def load_shipped_yaml(text: str) -> Any:
     libyaml reads YAML 1.1, ruamel.yaml 1.2; a test holds that every shipped file means the same in both.
     """
     return yaml.load(text, Loader=_LOADER)
+
+
+def shipped(package: str, *path: str) -> Any:
+    """Contents of a YAML file of a package."""
+    return load_shipped_yaml(files(package).joinpath(*path).read_text(encoding="utf-8"))
+
+
+def shipped_folder(package: str, folder: str) -> list[Any]:
+    """Contents of each YAML file of a package's folder."""
+    return [shipped(package, folder, e.name) for e in (files(package) / folder).iterdir() if e.name.endswith(".yaml")]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from autodeploy.messages import Message
 from cost_models.arrays import Floats
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, limited
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -238,7 +237,6 @@ def differences(residuals: Callable[[Floats], Floats]) -> Linear:
     return linear
 
 
-# Free parameters of each device family.
 # Factors of numbers outside the profile's efficiencies: the path of each.
 ELSEWHERE = {
     "vector_op": "fixed_costs.vector_op_us",
@@ -247,14 +245,8 @@ ELSEWHERE = {
 }
 
 
-def _table(file: str) -> dict[str, Any]:
-    text = files("autodeploy.calibration").joinpath(file).read_text(encoding="utf-8")
-    table: dict[str, Any] = load_shipped_yaml(text)
-    return table
-
-
 # Numbers that no run tells, with the width of each.
-PRIOR_WIDTHS: list[dict[str, Any]] = _table("prior_widths.yaml")["numbers"]
+PRIOR_WIDTHS: list[dict[str, Any]] = shipped("autodeploy.calibration", "prior_widths.yaml")["numbers"]
 
 
 def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
@@ -273,7 +265,8 @@ def source_of(row: Mapping[str, Any]) -> Message:
     return Message.of_record(f"uncertain_basis.{row.get('record', row['name'])}", row["source"])
 
 
-_PARAMETERS = _table("parameters.yaml")
+# Free parameters of each device family.
+_PARAMETERS = shipped("autodeploy.calibration", "parameters.yaml")
 COMMON = _rows(_PARAMETERS["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _PARAMETERS["families"].items()}
 

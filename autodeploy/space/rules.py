@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -20,7 +19,7 @@ from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.memory_choices import MEMORY_CHOICES
 from autodeploy.stack.record_texts import record_texts, with_numbers
 from cost_models.schedule import SCHEDULES, schedule, schedules
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -216,8 +215,7 @@ def _asked_rules(asked: tuple[tuple[str, AskedFor], ...]) -> Iterator[Rule]:
 @lru_cache(maxsize=1)
 def read_rules() -> dict[str, Any]:
     """The file of rules: `rules` over candidates and limits on their `placement`."""
-    text = files("autodeploy.space").joinpath("rules.yaml").read_text(encoding="utf-8")
-    document: dict[str, Any] = load_shipped_yaml(text)
+    document: dict[str, Any] = shipped("autodeploy.space", "rules.yaml")
     return document
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.specs.attention import ATTENTION_KINDS, HCA, INDEXED
@@ -12,7 +11,7 @@ from autodeploy.specs.presets import load_preset
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.features import FEATURES, LaunchFlag, Variant
 from autodeploy.stack.frameworks import FRAMEWORKS
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +39,7 @@ class Network:
 @cache
 def networks() -> tuple[Network, ...]:
     """Every network, as the table has them."""
-    table = _table("mindformers_networks.yaml")
+    table = shipped("autodeploy.specs", "mindformers_networks.yaml")
     return tuple(Network(**row | {"of": f"({table['every']}) and {row['of']}"}) for row in table["networks"])
 
 
@@ -59,10 +58,6 @@ def network_of(model: ModelSpec) -> Network | None:
         "dense_layers": bool(model.is_moe and (model.first_k_dense_replace or model.mlp_only_layers)),
     }
     return next((each for each in networks() if evaluate(each.of, values)), None)
-
-
-def _table(name: str) -> Any:
-    return load_shipped_yaml((files("autodeploy.specs") / name).read_text(encoding="utf-8"))
 
 
 # Converters of fused operators, by the feature that each is; the order of the public configurations.
@@ -89,7 +84,7 @@ class TorchtitanModel:
 @cache
 def torchtitan_models() -> tuple[TorchtitanModel, ...]:
     """All of them, the one that public configurations use before others of its shape."""
-    return tuple(TorchtitanModel(**row) for row in _table("torchtitan_models.yaml"))
+    return tuple(TorchtitanModel(**row) for row in shipped("autodeploy.specs", "torchtitan_models.yaml"))
 
 
 def torchtitan_model_of(model: ModelSpec) -> TorchtitanModel | None:

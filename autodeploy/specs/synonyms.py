@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +18,7 @@ _NODES = frozenset({"nodes", "num_nodes", "nnodes", "machines"})
 @cache
 def words_of_fields() -> Mapping[str, tuple[str, ...]]:
     """JSON pointer of a field -> the words that others have for it."""
-    table: dict[str, str] = load_shipped_yaml(
-        files("autodeploy.specs").joinpath("synonyms.yaml").read_text(encoding="utf-8")
-    )
+    table: dict[str, str] = shipped("autodeploy.specs", "synonyms.yaml")
     return {pointer: tuple(words.split()) for pointer, words in table.items()}
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from autodeploy.stack.releases import Release
@@ -43,8 +42,7 @@ class CheckpointFormat:
 
 @cache
 def _document() -> dict[str, Any]:
-    text = (files("autodeploy.stack") / "checkpoints.yaml").read_text(encoding="utf-8")
-    return dict(load_shipped_yaml(text))
+    return dict(shipped("autodeploy.stack", "checkpoints.yaml"))
 
 
 @cache

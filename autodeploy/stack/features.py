@@ -10,13 +10,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from autodeploy.stack.record_texts import RecordText, record_text
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import load_shipped_yaml, shipped_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -204,7 +203,10 @@ def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
 
     Raises ValueError where a name is taken, or a record says what no record can.
     """
-    new = (source,) if isinstance(source, Feature) else _read(Path(source).read_text(encoding="utf-8"))
+    if isinstance(source, Feature):
+        new: tuple[Feature, ...] = (source,)
+    else:
+        new = _features(load_shipped_yaml(Path(source).read_text(encoding="utf-8")))
     if taken := [each.name for each in new if each.name in FEATURES or each.name in GROUPS]:
         raise ValueError(f"features {', '.join(taken)} are known already")
     FEATURES.update({each.name: each for each in new})
@@ -217,9 +219,8 @@ def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
         variants_of.cache_clear()
 
 
-def _read(text: str) -> tuple[Feature, ...]:
+def _features(document: Mapping[str, Any]) -> tuple[Feature, ...]:
     """The records of one area."""
-    document = load_shipped_yaml(text)
     return tuple(_feature(name, document["area"], dict(row)) for name, row in document["features"].items())
 
 
@@ -263,9 +264,7 @@ def _flag(row: str | dict[str, Any], block: str) -> LaunchFlag:
 
 
 def _shipped() -> dict[str, Feature]:
-    folder = files("autodeploy.stack") / "features"
-    texts = [each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".yaml")]
-    features = [feature for text in texts for feature in _read(text)]
+    features = [feature for area in shipped_folder("autodeploy.stack", "features") for feature in _features(area)]
     return {each.name: each for each in sorted(features, key=lambda each: AREAS.index(each.area))}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.record_texts import record_texts
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,9 +53,8 @@ def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
 
 @cache
 def _all_rules() -> dict[str, tuple[LaunchRule, ...]]:
-    text = (files("autodeploy.stack") / "launch_rules.yaml").read_text(encoding="utf-8")
     rules: dict[str, tuple[LaunchRule, ...]] = {}
-    for framework, rows in YAML(typ="safe", pure=True).load(text).items():
+    for framework, rows in shipped("autodeploy.stack", "launch_rules.yaml").items():
         said = record_texts({f"launch_rule.{framework}.{row['name']}": row["text"] for row in rows})
         for row, each in zip(rows, said, strict=True):
             row |= {"engines": tuple(row.get("engines", ())), "text": each}

@@ -6,11 +6,10 @@ What a choice frees and repeats is said by the kinds of layers that have it (`co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final
 
 from autodeploy.stack.features import Variant, read_variant
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def _record(name: str, row: dict[str, Any]) -> MemoryRecord:
     return MemoryRecord(name, **row | {"words": tuple(row.get("words", ()))}, launch=launch)
 
 
-_TABLE: Final = load_shipped_yaml((files("autodeploy.stack") / "memory_choices.yaml").read_text(encoding="utf-8"))
+_TABLE: Final = shipped("autodeploy.stack", "memory_choices.yaml")
 MEMORY_CHOICES: Final = {name: _record(name, dict(row)) for name, row in _TABLE["choices"].items()}
 WHOLE: Final = "full"  # recomputes a whole layer
 RECOMPUTED: Final = {name: each for name, each in MEMORY_CHOICES.items() if not each.swap and name != WHOLE}

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, cached_property
-from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -113,8 +112,7 @@ class Release:
 
 @cache
 def _shipped() -> tuple[Release, ...]:
-    text = (files("autodeploy.stack") / "releases.yaml").read_text(encoding="utf-8")
-    return tuple(_release(record) for record in load_shipped_yaml(text))
+    return tuple(map(_release, shipped("autodeploy.stack", "releases.yaml")))
 
 
 def _release(record: dict[str, object]) -> Release:
@@ -141,8 +139,7 @@ _added: list[Release] = []
 
 @cache
 def _not_searched() -> Mapping[str, list[str]]:
-    text = files("autodeploy.stack").joinpath("not_searched.yaml").read_text(encoding="utf-8")
-    lists: Mapping[str, list[str]] = load_shipped_yaml(text)
+    lists: Mapping[str, list[str]] = shipped("autodeploy.stack", "not_searched.yaml")
     return lists
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message, joined, recovered
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.host import HOST_UNITS, HOST_VALUES, HostSoftware, host_value_is_valid
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped_folder
 
 KINDS: Final = ("code", "document", "record", "assumed")
 SECTIONS: Final = ("features", "memory", "void", "formats", "settings", "host")
@@ -268,9 +267,7 @@ def memory_facts() -> frozenset[str]:
 
 @cache
 def _shipped_documents() -> Mapping[str, Any]:
-    folder = files("autodeploy.stack") / "stacks"
-    texts = [each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".yaml")]
-    return {document["name"]: document for document in map(load_shipped_yaml, texts)}
+    return {document["name"]: document for document in shipped_folder("autodeploy.stack", "stacks")}
 
 
 def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] | None = None) -> Stack:

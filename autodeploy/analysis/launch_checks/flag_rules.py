@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.padding import first_of_set
 from autodeploy.stack.record_texts import blanks, record_text, with_numbers
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,8 +109,7 @@ class NotKnown(KeyError):
 
 @cache
 def _document() -> dict[str, Any]:
-    text = files("autodeploy.analysis.launch_checks").joinpath("flag_rules.yaml").read_text(encoding="utf-8")
-    return dict(load_shipped_yaml(text))
+    return dict(shipped("autodeploy.analysis.launch_checks", "flag_rules.yaml"))
 
 
 @cache

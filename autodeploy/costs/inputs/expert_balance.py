@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache, wraps
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from cost_models.load_balance import (
     series_of_factor,
     without_hottest,
 )
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,8 +55,7 @@ class RouterPrior:
 @cache
 def persistent_shares() -> dict[str, RouterPrior]:
     """Share of the variance of log loads that lasts, by kind of router; forced routers have none."""
-    text = files("autodeploy.costs.inputs").joinpath("router_priors.yaml").read_text(encoding="utf-8")
-    document = load_shipped_yaml(text)
+    document = shipped("autodeploy.costs.inputs", "router_priors.yaml")
     return {kind: RouterPrior(**each["persistent_share"], source=each["source"]) for kind, each in document.items()}
 
 

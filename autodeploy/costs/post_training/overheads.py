@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from ruamel.yaml import YAML
+from hardware_profiles.shipped_yaml import shipped
 
 OTHER = "other"
 
@@ -33,8 +32,7 @@ class Overheads:
 
 @cache
 def _documents() -> dict[str, dict[str, Any]]:
-    text = files("autodeploy.costs.post_training").joinpath("framework_defaults.yaml").read_text(encoding="utf-8")
-    documents: dict[str, dict[str, Any]] = YAML(typ="safe").load(text)
+    documents: dict[str, dict[str, Any]] = shipped("autodeploy.costs.post_training", "framework_defaults.yaml")
     return documents
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.specs.training_run import Prior
 from cost_models.goodput import job_failure_interval_s
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,8 +21,8 @@ HOUR_S = 3600.0
 @cache
 def priors() -> dict[str, Prior]:
     """The shipped priors by name."""
-    text = files("autodeploy.costs.training_run").joinpath("priors.yaml").read_text(encoding="utf-8")
-    return {name: Prior(name=name, **fields) for name, fields in load_shipped_yaml(text).items()}
+    priors = shipped("autodeploy.costs.training_run", "priors.yaml")
+    return {name: Prior(name=name, **fields) for name, fields in priors.items()}
 
 
 @dataclass(frozen=True, slots=True)

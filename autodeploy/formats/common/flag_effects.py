@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.kit.errors import UnsupportedError
@@ -13,7 +12,7 @@ from autodeploy.specs.diagnostics import NO_EFFECT
 from autodeploy.specs.launched import unlaunched
 from autodeploy.stack.releases import releases
 from hardware_profiles import ProfileError, load_profile
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -52,20 +51,14 @@ def _is(text: str, harmless: str) -> bool:
 def flag_effects() -> Mapping[str, FlagEffect]:
     """Every flag whose effect is known, by name."""
     effects: dict[str, FlagEffect] = {}
-    for name, group in _read("flag_effects.yaml").items():
+    for name, group in shipped("autodeploy.formats", "flag_effects.yaml").items():
         kind = KINDS.get(name, "no_effect")
         effects |= {flag: FlagEffect(kind, _reason("effect", name, group)) for flag in group["flags"].split()}
-    return effects | unmodelled_effects("unmodelled", _read("unmodelled_flags.yaml"), "flags")
+    return effects | unmodelled_effects("unmodelled", shipped("autodeploy.formats", "unmodelled_flags.yaml"), "flags")
 
 
 def _reason(section: str, name: str, group: Mapping[str, str]) -> str:
     return Message.of_record(f"{section}.{name}", group["reason"]) if "reason" in group else NO_EFFECT
-
-
-def _read(name: str) -> dict[str, dict[str, str]]:
-    text = files("autodeploy.formats").joinpath(name).read_text(encoding="utf-8")
-    document: dict[str, dict[str, str]] = load_shipped_yaml(text)
-    return document
 
 
 # Flags that change the result of a launch and are not modelled.
@@ -87,8 +80,7 @@ SECTIONS = frozenset(
 @cache
 def key_effects() -> Mapping[str, FlagEffect]:
     """Every key whose effect is known, by its last part, or by its path where that alone is meant."""
-    text = files("autodeploy.formats").joinpath("key_effects.yaml").read_text(encoding="utf-8")
-    document = load_shipped_yaml(text)
+    document = shipped("autodeploy.formats", "key_effects.yaml")
     effects: dict[str, FlagEffect] = {}
     for name, group in document["no_effect"].items():
         reason = Message.of_record(f"effect.{name}", group["reason"])

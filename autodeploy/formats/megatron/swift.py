@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.launch_script import refused
@@ -18,7 +17,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, at_place
 from autodeploy.stack.flag_tables import FLAG
 from autodeploy.stack.releases import releases
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +41,7 @@ _SHAPE = {
 
 @cache
 def _words() -> dict[str, Any]:
-    text = files("autodeploy.formats.megatron").joinpath("swift.yaml").read_text(encoding="utf-8")
-    words: dict[str, Any] = load_shipped_yaml(text)
+    words: dict[str, Any] = shipped("autodeploy.formats.megatron", "swift.yaml")
     return words | {"idle": frozenset(words["idle"].split())}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.formats.common.flag_effects import unmodelled_effects
@@ -29,7 +28,7 @@ from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import DiagnosticsLog, joined, not_modelled
 from autodeploy.specs.text_files import refuse_long_key
 from autodeploy.stack.releases import release_named
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,8 +48,7 @@ _TRUTH = {"true": True, "false": False}
 @cache
 def override_effects() -> Mapping[str, FlagEffect]:
     """Keys that change what is predicted and are not modelled, by name."""
-    text = files("autodeploy.formats.verl").joinpath("verl_effects.yaml").read_text(encoding="utf-8")
-    return unmodelled_effects("verl_effect", load_shipped_yaml(text))
+    return unmodelled_effects("verl_effect", shipped("autodeploy.formats.verl", "verl_effects.yaml"))
 
 
 class OverrideReader:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -16,7 +15,7 @@ from autodeploy.specs.training import Precision
 from autodeploy.stack.software import resolved, stack_of_run
 from hardware_profiles import load_profile
 from hardware_profiles.magnitudes import TokensPerSecond
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -78,9 +77,8 @@ class PublicRecipe(Document):
 @cache
 def public_recipes() -> tuple[PublicRecipe, ...]:
     """All of them, in file order."""
-    text = files("autodeploy.search.ranking").joinpath("public_recipes.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = load_shipped_yaml(text)["recipes"]
-    return tuple(PublicRecipe.model_validate(row) for row in rows)
+    document = shipped("autodeploy.search.ranking", "public_recipes.yaml")
+    return tuple(map(PublicRecipe.model_validate, document["recipes"]))
 
 
 def recipes_for(model: ModelSpec, profile: Profile) -> tuple[PublicRecipe, ...]:
