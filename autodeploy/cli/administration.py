@@ -313,7 +313,7 @@ def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langu
         for k in keys
     ]
     names = ("key", "name", "team", "scope", "created", "last_used", "expires", "revoked", "most_searches")
-    columns = [command_text(language(lang), n) for n in names]
+    columns = command_text.each(language(lang), *names)
     write_report(table_text(columns, rows, spare=(4, 5, 8, 6, 2, 7)), None)
 
 
@@ -386,8 +386,7 @@ def list_changes(
         ]
         for entry in entries
     ]
-    names = ("time", "author", "team", "source", "action")
-    titles = [*(command_text(language(lang), name) for name in names), "ID", "HTTP"]
+    titles = [*command_text.each(language(lang), "time", "author", "team", "source", "action"), "ID", "HTTP"]
     write_report(table_text(titles, rows, spare=(3, 2, 6)), None)
 
 

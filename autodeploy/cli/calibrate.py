@@ -128,14 +128,11 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     read, skipped = len(probe.measurements), len(probe.skipped)
     notify("measurements_on", where=f"{probe.device.name} x {probe.ranks}", count=f"{read}/{read + skipped}")
 
-    def titles(*names: str) -> list[str]:
-        return [command_text(current_language(), name) for name in names]
-
     rows = [
         [each.path, f"{each.old:.4g}", f"{each.new:.4g}", each.unit, f"{each.sigmas:+.1f}", str(each.points)]
         for each in fitted.changes
     ]
-    columns = titles("number", "before", "after", "unit", "prior_sigmas", "measurements")
+    columns = command_text.each(current_language(), "number", "before", "after", "unit", "prior_sigmas", "measurements")
     talk(table_text(columns, rows, right=frozenset({1, 2, 4, 5}), whole=frozenset({0})))
     rows = [
         [
@@ -146,7 +143,7 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
         ]
         for each in fitted.agreements
     ]
-    columns = titles("kind", "measurements", "error", "bias")
+    columns = command_text.each(current_language(), "kind", "measurements", "error", "bias")
     talk(table_text(columns, rows, right=frozenset({1, 2, 3})))
     for each in fitted.changes:
         if each.limited:
@@ -182,7 +179,7 @@ def _from_runs(
 ) -> dict[str, Any]:
     from autodeploy.cli.options import current_language
     from autodeploy.cli.output import notify
-    from autodeploy.reports.wording import command_text
+    from autodeploy.reports.wording import command_text, signed_percent
     from autodeploy.service.clusters.calibration import calibrate_runs
     from autodeploy.service.runner.planning import load_planner
     from autodeploy.specs.reading import read_spec_file
@@ -204,7 +201,7 @@ def _from_runs(
     notify("measurements_on", count=len(runs), where=profile)
     _tell_factors(report.get("factors", {}))
     if "bias_before" in report:
-        before, after = (f"{100 * report[name]:+.1f} %" for name in ("bias_before", "bias_after"))
+        before, after = signed_percent(report["bias_before"]), signed_percent(report["bias_after"])
         notify("before_now", name=command_text(current_language(), "bias"), before=before, after=after)
     return overlay
 

@@ -31,7 +31,7 @@ def list_models(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Lan
         write_report(json_text([preset.model_dump(mode="json") for preset in presets]), None)
         return
     rows = [[p.name, p.title, f"{p.params_b:g}", f"{p.active_b:g}", short_source(p.source)] for p in presets]
-    columns = [command_text(language(lang), name) for name in ("name", "model", "billion", "active", "source")]
+    columns = command_text.each(language(lang), "name", "model", "billion", "active", "source")
     write_report(table_text(columns, rows, right=frozenset({2, 3})), None)
 
 
@@ -104,8 +104,8 @@ def _systems(profiles: Sequence[Profile], lang: Language) -> str:
         [p.name, p.title, ", ".join(p.devices), p.default_device, str(p.devices_per_npu), str(p.npus_per_node)]
         for p in profiles
     ]
-    names = ("name", "system", "devices", "default", "dies_a_card", "cards_a_node")
-    return table_text([command_text(lang, name) for name in names], rows, right=frozenset({4, 5}))
+    titles = command_text.each(lang, "name", "system", "devices", "default", "dies_a_card", "cards_a_node")
+    return table_text(titles, rows, right=frozenset({4, 5}))
 
 
 @profiles_app.command("this-machine", epilog="Example: autodeploy profiles this-machine --processes 2 -o cpu.yaml")
@@ -146,14 +146,12 @@ def show_profile(
         for path, q in profile.quantities.items()
     ]
 
-    def titles(*names: str) -> list[str]:
-        return [command_text(spoken, name) for name in names]
-
     head = _systems([profile], spoken) + "\n"
-    columns = titles("number", "value", "unit", "kind", "source")
+    columns = command_text.each(spoken, "number", "value", "unit", "kind", "source")
     table = table_text(columns, rows, right=frozenset({1}), whole=frozenset({0}))
     sources = [[key, source.title] for key, source in profile.document.sources.items()]
-    write_report(head + table + ("\n" + table_text(titles("source", "meaning"), sources) if sources else ""), None)
+    meanings = table_text(command_text.each(spoken, "source", "meaning"), sources)
+    write_report(head + table + ("\n" + meanings if sources else ""), None)
 
 
 stacks_app = typer.Typer(no_args_is_help=True)
@@ -175,7 +173,7 @@ def list_stacks(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Lan
         [s.name, in_language(s.said, language(lang)), ", ".join(s.vendors), s.target or "", "x" if s.default else ""]
         for s in stacks
     ]
-    titles = [command_text(language(lang), name) for name in ("name", "stack", "chips", "target", "default")]
+    titles = command_text.each(language(lang), "name", "stack", "chips", "target", "default")
     write_report(table_text(titles, rows, whole=frozenset({0})), None)
 
 
@@ -196,13 +194,14 @@ def show_stack(
         write_report(json_text(stack.document()), None)
         return
 
-    def titles(*names: str) -> list[str]:
-        return [command_text(language(lang), each) for each in names]
+    spoken = language(lang)
 
     def said(texts: Iterable[str]) -> list[str]:
-        return [in_language(text, language(lang)) for text in texts]
+        return [in_language(text, spoken) for text in texts]
 
     rows = [said((f"{section}.{fact}", *rest)) for section, fact, *rest in stack.rows()]
-    facts = table_text(titles("fact", "value", "kind", "source"), rows, whole=frozenset({0}))
-    sources = table_text(titles("source", "meaning"), [said(each) for each in stack.meanings.items()])
-    write_report("\n".join((f"{stack.name}: {in_language(stack.said, language(lang))}\n", facts, sources)), None)
+    facts = table_text(command_text.each(spoken, "fact", "value", "kind", "source"), rows, whole=frozenset({0}))
+    sources = table_text(
+        command_text.each(spoken, "source", "meaning"), [said(each) for each in stack.meanings.items()]
+    )
+    write_report("\n".join((f"{stack.name}: {in_language(stack.said, spoken)}\n", facts, sources)), None)

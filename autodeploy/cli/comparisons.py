@@ -145,8 +145,7 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
     from autodeploy.reports.wording import command_text
 
     blocks = []
-    names = ("feature", "s_per_step", "throughput", "moved")
-    feature, step, throughput, moved = (command_text(lang, name) for name in names)
+    feature, step, throughput, moved = command_text.each(lang, "feature", "s_per_step", "throughput", "moved")
     for mode in MODES:
         rows = [_ablate_cells(row, lang) for row in report.rows if row.mode == mode]
         table = table_text([feature, step, throughput, "GiB", moved], rows, right=frozenset({1, 2, 3}))
@@ -185,14 +184,14 @@ def published_text(report: PublishedReport, lang: Language = "en") -> str:
         ]
         for row in report.rows
     ]
-    columns = [command_text(lang, name) for name in ("feature", "published", "predicted", "tolerance", "verdict")]
+    columns = command_text.each(lang, "feature", "published", "predicted", "tolerance", "verdict")
     lines = [table_text(columns, rows, right=frozenset({1, 2}))]
     lines += [text for row in report.rows if (text := _row_text(row, lang))]
     systems = [
         [label(lang, f"system_{each.system}"), label(lang, each.verdict), f"{each.met}/{each.counted}"]
         for each in report.systems
     ]
-    lines.append(table_text([command_text(lang, name) for name in ("system", "verdict", "figures")], systems))
+    lines.append(table_text(command_text.each(lang, "system", "verdict", "figures"), systems))
     counted = [each for each in report.systems if each.verdict != "not_countable"]
     lines.append(
         command_text(

@@ -249,7 +249,7 @@ def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
     from autodeploy.messages import in_language
     from autodeploy.reports.wording import command_text
 
-    titles = [command_text(lang, name) for name in ("line", "in_the_file", "in_the_spec", "value", "why")]
+    titles = command_text.each(lang, "line", "in_the_file", "in_the_spec", "value", "why")
     blocks = []
     for fate in ("unmodelled", "taken", "defaulted", "ignored", "contradicted"):
         notes = getattr(diagnostics, fate)

@@ -176,7 +176,7 @@ def list_all(
         write_report(json_text(page.model_dump(mode="json")["items"]), None)
         return
     spoken = language(lang)
-    titles = [command_text(spoken, name) for name in COLUMNS]
+    titles = command_text.each(spoken, *COLUMNS)
     write_report(table_text(titles, [_cells(run, spoken) for run in page.items], right=frozenset({3, 4, 5})), None)
 
 
@@ -225,12 +225,12 @@ def _add_here(
 
 
 def _cells(run: RunDocument, lang: Language) -> list[str]:
-    from autodeploy.reports.wording import command_text
+    from autodeploy.reports.wording import command_text, signed_percent
 
     inside = "" if run.inside is None else command_text(lang, "yes" if run.inside else "no")
     times = (run.measured_step_time_s, run.predicted_step_time_s)
     seconds = ("" if time_s is None else f"{_seconds(time_s)} s" for time_s in times)
-    return [run.id, run.plan_id, run.cluster, *seconds, _share(run.error), inside]
+    return [run.id, run.plan_id, run.cluster, *seconds, signed_percent(run.error), inside]
 
 
 def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
@@ -238,7 +238,7 @@ def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
     from autodeploy.reports.run_outcome import told
-    from autodeploy.reports.wording import command_text, titled
+    from autodeploy.reports.wording import command_text, signed_percent, titled
 
     run, cluster = outcome.run, outcome.cluster
     lines = [titled(lang, run.id, f"{run.model} @ {run.cluster}")]
@@ -248,7 +248,7 @@ def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
         figures = {
             "measured": measured,
             "predicted": predicted,
-            "error": _share(run.error),
+            "error": signed_percent(run.error),
             "low": low,
             "high": high,
         }
@@ -261,7 +261,7 @@ def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
         counted: dict[str, Any] = {"where": cluster.cluster, "count": cluster.num_runs}
         lines.append("  " + command_text(lang, "measurements_on", **counted))
         if "bias_before" in report:
-            before, after = _share(report["bias_before"]), _share(report["bias_after"])
+            before, after = signed_percent(report["bias_before"]), signed_percent(report["bias_after"])
             figures = {"name": command_text(lang, "bias"), "before": before, "after": after}
             lines.append("  " + command_text(lang, "before_now", **figures))
     if outcome.moved is not None:
@@ -278,14 +278,14 @@ def outcome_text(outcome: RunOutcomeDocument, lang: Language = "en") -> str:
             ]
             for plan in outcome.reranked[:SHOWN_PLANS]
         ]
-        titles = [command_text(lang, n) for n in ("plan", "rank", "s_per_step")]
+        titles = command_text.each(lang, "plan", "rank", "s_per_step")
         text += "\n" + table_text(titles, rows, right=frozenset({1, 2}))
     return text
 
 
 def _moved_lines(moved: MovedDocument, lang: Language) -> list[str]:
     """The plan's prediction before and after, and the factors that moved it most."""
-    from autodeploy.reports.wording import command_text, titled
+    from autodeploy.reports.wording import command_text, signed_percent, titled
 
     names = ("step_time_s", "low_s", "high_s")
     was, now = ([_seconds(getattr(moved, when + name)) for name in names] for when in ("old_", ""))
@@ -297,17 +297,13 @@ def _moved_lines(moved: MovedDocument, lang: Language) -> list[str]:
         lines.append(command_text(lang, "before_now", name=command_text(lang, "p_fits"), **before_and_after))
     if moved.moved_by:
         most = list(moved.moved_by.items())[:SHOWN_FACTORS]
-        by = ", ".join(f"{name} {_share(math.expm1(change))}" for name, change in most)
+        by = ", ".join(f"{name} {signed_percent(math.expm1(change))}" for name, change in most)
         lines.append(titled(lang, command_text(lang, "moved"), by))
     return lines
 
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:+.1f} %"
 
 
 replay_app = typer.Typer()
@@ -330,7 +326,7 @@ def replay(
     from autodeploy.cli.exits import GATE_FAILED
     from autodeploy.cli.output import json_text, notify, table_text, write_report
     from autodeploy.kit.settings import load_settings
-    from autodeploy.reports.wording import command_text
+    from autodeploy.reports.wording import command_text, signed_percent
     from autodeploy.service.runner.planning import load_planner
     from autodeploy.service.runs.replay import replay as replay_runs
     from autodeploy.service.session import open_services
@@ -343,15 +339,18 @@ def replay(
         figures = {"mean_before": replayed.mean_before, "mean_after": replayed.mean_after, "passes": passes}
         write_report(json_text({**figures, "runs": runs}), output)
     else:
-        names = ("run", "cluster", "measured", "error", "peak_memory")
-        titles = [command_text(language(lang), name) for name in names]
+        titles = command_text.each(language(lang), "run", "cluster", "measured", "error", "peak_memory")
         rows = [
             [
                 run.id,
                 run.cluster,
                 "" if run.measured_s is None else f"{run.measured_s:.4g} s",
-                " -> ".join(filter(None, (_share(run.error_before), run.refused or _share(run.error_after)))),
-                " -> ".join(filter(None, (_share(run.memory_error_before), _share(run.memory_error_after)))),
+                " -> ".join(
+                    filter(None, (signed_percent(run.error_before), run.refused or signed_percent(run.error_after)))
+                ),
+                " -> ".join(
+                    filter(None, (signed_percent(run.memory_error_before), signed_percent(run.memory_error_after)))
+                ),
             ]
             for run in replayed.runs
         ]

@@ -66,7 +66,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     from autodeploy.reports.wording import command_text, titled
 
     names = ("run", "tokens_per_s_per_npu", "predicted", "error", "why")
-    run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
+    run, tokens, predicted, error, skipped = command_text.each(lang, *names)
     columns = [run, tokens, predicted, error, "GiB", predicted, error, skipped]
     trained = [row for row in report["rows"] if row.get("kind") != SERVED]
     served = [row for row in report["rows"] if row.get("kind") == SERVED]
@@ -98,18 +98,18 @@ def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
 
 def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str], list[list[str]]]:
     """Titles and rows: errors of each set of records, then of time by class."""
-    from autodeploy.reports.wording import command_text
+    from autodeploy.reports.wording import command_text, signed_percent
 
     sets = [(command_text(lang, name), summary.get(name)) for name in ("time", "peak_memory")]
     sets += [("TPOT", summary.get("tpot")), (command_text(lang, "rl"), summary.get("rl"))]
     sets += [(f"  {name}", values) for name, values in (summary.get("by_class") or {}).items()]
     shares = ("mape", "median_ape", "p90_ape")
     rows = [
-        [name, str(s["n"]), *(f"{100 * s[share]:.1f} %" for share in shares), _share(s["bias"])]
+        [name, str(s["n"]), *(f"{100 * s[share]:.1f} %" for share in shares), signed_percent(s["bias"])]
         for name, s in sets
         if s and s["n"]
     ]
-    runs, mean, bias = (command_text(lang, name) for name in ("runs", "mean", "bias"))
+    runs, mean, bias = command_text.each(lang, "runs", "mean", "bias")
     return ["", runs, mean, "P50", "P90", bias], rows
 
 
@@ -124,7 +124,7 @@ def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
         for c in report.classes
         if c.unmeasured
     ]
-    number, kind, shape = (command_text(lang, name) for name in ("number", "kind", "shape"))
+    number, kind, shape = command_text.each(lang, "number", "kind", "shape")
     return Table([number, kind, text_of(lang, "shape_reason.not_measured"), shape], rows, {2})
 
 
@@ -136,6 +136,7 @@ def extent_words(extent: Mapping[str, tuple[int, int]]) -> str:
 
 def _row(row: dict[str, Any], lang: Language) -> list[str]:
     from autodeploy.messages import in_language
+    from autodeploy.reports.wording import signed_percent
 
     measured, predicted = row.get("measured") or {}, row.get("predicted") or {}
     error = row.get("error") or {}
@@ -145,16 +146,17 @@ def _row(row: dict[str, Any], lang: Language) -> list[str]:
         str(row["id"]),
         _number(measured.get(speed)) + unit,
         _number(predicted.get(speed)) + (unit if predicted.get(speed) is not None else ""),
-        _share(error.get("time")),
+        signed_percent(error.get("time")),
         _number(measured.get("peak_memory_gib")),
         _number(predicted.get("peak_memory_gib")) if measured.get("peak_memory_gib") is not None else "",
-        _share(error.get("memory")),
+        signed_percent(error.get("memory")),
         in_language(str(row.get("skipped") or ""), lang),
     ]
 
 
 def _served_row(row: dict[str, Any], lang: Language) -> list[str]:
     from autodeploy.messages import in_language
+    from autodeploy.reports.wording import signed_percent
 
     measured, predicted, error = (row.get(name) or {} for name in ("measured", "predicted", "error"))
     rate = "decode_tokens_per_s_per_die"
@@ -162,17 +164,13 @@ def _served_row(row: dict[str, Any], lang: Language) -> list[str]:
         str(row["id"]),
         _number(measured.get("tpot_ms")),
         _number(predicted.get("tpot_ms")),
-        _share(error.get("tpot")),
+        signed_percent(error.get("tpot")),
         _number(measured.get(rate)),
         _number(predicted.get(rate)),
-        _share(error.get("time")),
+        signed_percent(error.get("time")),
         in_language(str(row.get("skipped") or ""), lang),
     ]
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:+.1f} %"

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from html import escape
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from autodeploy.calibration.validation import RlRow, Row, ServedRow
+from autodeploy.calibration.validation import ComparedRow, RlRow, Row, ServedRow
 from autodeploy.cli.validate import extent_words, statistics_table, unmeasured_table
 from autodeploy.messages import in_language, text_of
 from autodeploy.reports.figures.charts import Point, predicted_against_measured, predicted_against_measured_svg
 from autodeploy.reports.figures.layout import figure_json, plotly_js
-from autodeploy.reports.wording import command_text, part_name
+from autodeploy.reports.wording import command_text, part_name, signed_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.calibration.validation import ValidationReport
     from autodeploy.messages import Language
     from autodeploy.specs.record import Record
 
-Kind = TypeVar("Kind", Row, ServedRow, RlRow)
+Kind = TypeVar("Kind", bound=ComparedRow)
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1b2430}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px}caption{text-align:left;font-weight:600;padding:.3rem 0}
@@ -49,7 +49,7 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
         _table(
             command_text(lang, "error"), *statistics_table(report.summary.model_dump(), lang), frozenset(range(1, 6))
         ),
-        _runs_table(runs, lang) if runs or not (served or steps) else "",
+        _trained_table(runs, lang) if runs or not (served or steps) else "",
         _served_table(served, lang) if served else "",
         _steps_table(steps, lang) if steps else "",
         *_unmeasured_tables(report.unmeasured, lang),
@@ -97,59 +97,98 @@ def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], n
     )
 
 
-def _runs(lang: Language, names: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
-    """A table of runs; the titles are keys of section `command`, but for units and TPOT."""
-    titles = [name if name.isupper() or "/" in name else command_text(lang, name) for name in names]
-    return _table(command_text(lang, "run"), titles, rows, numbers)
+def _runs(
+    lang: Language,
+    names: Sequence[str],
+    rows: Sequence[Kind],
+    cells: Callable[[Kind], list[str]],
+    part: Callable[[str], str],
+) -> str:
+    """A table of runs of one kind: name and model, numbers, what takes time, notes.
+
+    names : titles of the numbers, keys of section `command`, but for units and TPOT. cells : the numbers of a row.
+    part : name of a part of the time.
+    """
+    keys = ("run", "model", *names, "part", "notes")
+    titles = [key if key.isupper() or "/" in key else command_text(lang, key) for key in keys]
+    table = [
+        [
+            *(row.id, row.model, *cells(row)),
+            ", ".join(f"{part(name)} {100 * share:.0f} %" for name, share in row.parts.items()),
+            "; ".join(in_language(note, lang) for note in _notes(row, lang)),
+        ]
+        for row in rows
+    ]
+    return _table(command_text(lang, "run"), titles, table, frozenset(range(2, 2 + len(names))))
 
 
-def _runs_table(rows: Sequence[Row], lang: Language) -> str:
-    titles = ["run", "model", "measured", "predicted", "error", "gib", "predicted", "error", "part", "notes"]
-    return _runs(lang, titles, [_run(row, lang) for row in rows], frozenset(range(2, 8)))
+def _notes(row: ComparedRow, lang: Language) -> Iterator[str]:
+    if row.skipped:
+        yield row.skipped
+    if isinstance(row, Row) and not row.counts_for_time:
+        yield command_text(lang, "few_iterations")
+    yield from (*row.diagnoses, *row.warnings)
+
+
+def _trained_table(rows: Sequence[Row], lang: Language) -> str:
+    """Measured training: tokens per second and card, or step time [s], and memory [GiB]."""
+    titles = ("measured", "predicted", "error", "gib", "predicted", "error")
+    return _runs(lang, titles, rows, _trained, lambda name: _part(name, lang))
+
+
+def _trained(row: Row) -> list[str]:
+    measured, predicted = row.measured, row.predicted
+    speed = "step_time_s" if measured.tokens_per_s_per_npu is None else "tokens_per_s_per_npu"
+    unit = " s" if speed == "step_time_s" else " tokens/s"
+    seen, gib = getattr(measured, speed), measured.peak_memory_gib
+    return [
+        _rounded(seen, unit),
+        _rounded(getattr(predicted, speed), unit) if seen is not None and predicted else "",
+        signed_percent(row.error.time),
+        f"{gib:.1f}" if gib is not None else "",
+        f"{predicted.peak_memory_gib:.1f}" if gib is not None and predicted else "",
+        signed_percent(row.error.memory),
+    ]
+
+
+def _part(name: str, lang: Language) -> str:
+    if lang != "en" and name in part_name:
+        return part_name(lang, name)
+    return name.removesuffix("_s").replace("_", " ")
 
 
 def _served_table(rows: Sequence[ServedRow], lang: Language) -> str:
     """Measured serving: time per output token [ms], tokens per second and die."""
-    titles = ["run", "model", "TPOT", "predicted", "error", "tokens/s/die", "predicted", "error", "part", "notes"]
-    return _runs(lang, titles, [_served(row, lang) for row in rows], frozenset(range(2, 8)))
+    titles = ("TPOT", "predicted", "error", "tokens/s/die", "predicted", "error")
+    return _runs(lang, titles, rows, _served, lambda name: name.removesuffix("_s"))
 
 
-def _served(row: ServedRow, lang: Language) -> list[str]:
+def _served(row: ServedRow) -> list[str]:
     measured, predicted = row.measured, row.predicted
-    notes = [row.skipped or "", *row.diagnoses, *row.warnings]
     return [
-        row.id,
-        row.model,
         _rounded(measured.tpot_ms, " ms"),
         _rounded(predicted.tpot_ms if predicted else None, " ms"),
-        _html_share(row.error.tpot, sign=True),
+        signed_percent(row.error.tpot),
         _rounded(measured.decode_tokens_per_s_per_die),
         _rounded(predicted.decode_tokens_per_s_per_die if predicted else None),
-        _html_share(row.error.time, sign=True),
-        ", ".join(f"{name.removesuffix('_s')} {100 * s:.0f} %" for name, s in row.parts.items()),
-        "; ".join(in_language(note, lang) for note in notes if note),
+        signed_percent(row.error.time),
     ]
 
 
 def _steps_table(rows: Sequence[RlRow], lang: Language) -> str:
     """Measured steps of post-training: step time [s], tokens per second and card."""
-    titles = ["run", "model", "step", "predicted", "tokens_per_s_per_npu", "predicted", "error", "part", "notes"]
-    return _runs(lang, titles, [_step(row, lang) for row in rows], frozenset(range(2, 7)))
+    titles = ("step", "predicted", "tokens_per_s_per_npu", "predicted", "error")
+    return _runs(lang, titles, rows, _step, lambda name: part_name(lang, name))
 
 
-def _step(row: RlRow, lang: Language) -> list[str]:
+def _step(row: RlRow) -> list[str]:
     measured, predicted = row.measured, row.predicted
-    notes = [row.skipped or "", *row.diagnoses, *row.warnings]
     return [
-        row.id,
-        row.model,
         _rounded(measured.step_time_s, " s"),
         _rounded(predicted.step_time_s if predicted else None, " s"),
         _rounded(measured.tokens_per_s_per_npu),
         _rounded(predicted.tokens_per_s_per_npu if predicted else None),
-        _html_share(row.error.time, sign=True),
-        ", ".join(f"{part_name(lang, name)} {100 * s:.0f} %" for name, s in row.parts.items()),
-        "; ".join(in_language(note, lang) for note in notes if note),
+        signed_percent(row.error.time),
     ]
 
 
@@ -173,43 +212,6 @@ def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str
         ]
         for s in report.shapes
     ]
-    titles = [command_text(lang, name) for name in ("profile", "kind", "shape", "number", "why", "runs")]
+    titles = command_text.each(lang, "profile", "kind", "shape", "number", "why", "runs")
     shapes = _table("", titles, each, frozenset({5}))
     yield f"<details>\n<summary>{command_text(lang, 'shape')} ({len(each)})</summary>\n{shapes}\n</details>"
-
-
-def _run(row: Row, lang: Language) -> list[str]:
-    measured: Mapping[str, Any] = row.measured.model_dump()
-    speed = "step_time_s" if measured["tokens_per_s_per_npu"] is None else "tokens_per_s_per_npu"
-    unit = " s" if speed == "step_time_s" else " tokens/s"
-    predicted = row.predicted
-    gib = measured["peak_memory_gib"]
-    timed = measured[speed] is not None
-    notes = [
-        row.skipped or "",
-        "" if row.counts_for_time else command_text(lang, "few_iterations"),
-        *row.diagnoses,
-        *row.warnings,
-    ]
-    return [
-        row.id,
-        row.model,
-        f"{measured[speed]:,.4g}{unit}" if timed else "",
-        f"{getattr(predicted, speed):,.4g}{unit}" if timed and predicted else "",
-        _html_share(row.error.time, sign=True),
-        f"{gib:.1f}" if gib is not None else "",
-        f"{predicted.peak_memory_gib:.1f}" if gib is not None and predicted else "",
-        _html_share(row.error.memory, sign=True),
-        ", ".join(f"{_part(n, lang)} {100 * s:.0f} %" for n, s in row.parts.items()),
-        "; ".join(in_language(note, lang) for note in notes if note),
-    ]
-
-
-def _part(name: str, lang: Language) -> str:
-    if lang != "en" and name in part_name:
-        return part_name(lang, name)
-    return name.removesuffix("_s").replace("_", " ")
-
-
-def _html_share(value: float | None, *, sign: bool = False) -> str:
-    return "" if value is None else f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"

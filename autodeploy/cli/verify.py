@@ -130,8 +130,7 @@ def render(report: WitnessReport, lang: Language) -> str:
     from autodeploy.cli.output import table_text
     from autodeploy.reports.wording import command_text
 
-    names = ("witness_number", "witness_predicted", "witness_seen", "witness_verdict")
-    titles = [command_text(lang, name) for name in names]
+    titles = command_text.each(lang, "witness_number", "witness_predicted", "witness_seen", "witness_verdict")
     blocks = [command_text(lang, "witness_title", release=report.release, ranks=report.ranks)]
     for stage in report.stages:
         blocks.append(command_text(lang, "witness_stage", stage=stage.stage, rank=stage.rank, seconds=stage.seconds))

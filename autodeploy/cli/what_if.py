@@ -236,7 +236,7 @@ def recommendation_text(recommendation: Recommendation, lang: Language = "en") -
         for row in recommendation.scaling
     ]
     names = ("num_npus", "days", "efficiency", "npu_hours", "basis")
-    cards, days, efficiency, hours, basis = (command_text(lang, name) for name in names)
+    cards, days, efficiency, hours, basis = command_text.each(lang, *names)
     columns = [cards, "tokens/s", days, efficiency, hours, basis]
     return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3, 4}))])
 
@@ -284,8 +284,8 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
         lines.append("  " + excess_words(plan, lang))
     if (rescaled := rescaled_line(plan, lang)) is not None:
         lines += wrap(rescaled, hanging="  ")
-    columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]
-    columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "in_the_spec"))]
+    columns = command_text.each(lang, "change", "gain", "s_per_step")
+    columns += ["GiB", *command_text.each(lang, "checkpoint", "in_the_spec")]
     shown = list(report.improvements)
     shown += [other for other in report.keeping_layout if other.name not in {i.name for i in shown}]
     if shown:

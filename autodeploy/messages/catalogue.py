@@ -85,6 +85,10 @@ class Section:
         own = f"{self.name}.{key}"
         return text_of(lang, own, **values) if is_text(lang, own) else label(lang, key)
 
+    def each(self, lang: Language, *keys: str) -> list[str]:
+        """Texts of several keys, as of the columns of a table."""
+        return [self(lang, key) for key in keys]
+
     def __contains__(self, key: str) -> bool:
         """Whether the section has that text, or there is a label of that name."""
         return is_text("en", f"{self.name}.{key}") or is_text("en", f"label.{key.rpartition('.')[2]}")

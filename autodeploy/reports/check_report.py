@@ -154,7 +154,7 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
 
 
 def _found(report: CheckReport, lang: Language) -> list[Block]:
-    titles = [check_text(lang, name) for name in ("gate", "value", "limit", "verdict")]
+    titles = check_text.each(lang, "gate", "value", "limit", "verdict")
     gates = Table(titles, [gate_cells(gate, lang) for gate in report.gates], {1, 2})
     block = Block(table=gates, lines=[*rules(report, lang), *facts(report, lang)])
     return [block, *changes(report, lang), Block(lines=advice(report, lang))]
@@ -245,7 +245,7 @@ def _numbers(before: Plan, after: Plan, changed: Changes, lang: Language) -> Tab
     for moved in changed.moved[:SHOWN_PARTS]:
         difference = f"{moved.after_s - moved.before_s:+.3g}"
         rows.append([f"{part_name(lang, moved.part)} (s)", seconds(moved.before_s), seconds(moved.after_s), difference])
-    return Table(["", *(check_text(lang, key) for key in ("before", "after", "difference"))], rows, {1, 2, 3})
+    return Table(["", *check_text.each(lang, "before", "after", "difference")], rows, {1, 2, 3})
 
 
 def _value(text: str | None) -> str:

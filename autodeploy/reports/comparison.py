@@ -61,7 +61,7 @@ def cluster_table(comparison: ClusterComparison, lang: Language) -> Table:
         for answer in comparison.clusters
         for point in answer.points
     ]
-    return Table([command_text(lang, name) for name in names], rows, {1, 2, 3, 4, 5})
+    return Table(command_text.each(lang, *names), rows, {1, 2, 3, 4, 5})
 
 
 def _dearer(point: ClusterPoint, best: ClusterPoint) -> str:

@@ -78,8 +78,8 @@ def operator_table(layer: LayerOperators, lang: Language = "en") -> Table:
         ]
         for row in sorted(layer.operators, key=lambda row: (-row.step_s, row.name))
     ]
-    names = ("operator", "kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "s_per_step")
-    return Table([report_text(lang, name) for name in names], rows, {2, 3, 4, 5, 6, 7})
+    keys = ("operator", "kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "s_per_step")
+    return Table(report_text.each(lang, *keys), rows, {2, 3, 4, 5, 6, 7})
 
 
 _WRITTEN = {"ub": "UB", "hccs": "HCCS", "nvlink": "NVLink"}

@@ -96,8 +96,7 @@ def evidence_table(plan: Plan, lang: Language) -> Table:
         ]
         for each in sorted(plan.evidence, key=lambda each: each.runs)
     ]
-    keys = ("axis", "value", "runs", "evidence_error", "nearest_record")
-    return Table([report_text(lang, key) for key in keys], rows, {2, 3})
+    return Table(report_text.each(lang, "axis", "value", "runs", "evidence_error", "nearest_record"), rows, {2, 3})
 
 
 def _nearest(each: Evidence, lang: Language) -> str:
@@ -546,5 +545,5 @@ def menu_table(plan: Plan, lang: Language) -> Table:
             f"{item.saved_gib:.3f}",
         ]
         rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
-    titles = [report_text(lang, key) for key in ("layers", "menu_choice", "menu_saved", "menu_added", "menu_used")]
+    titles = report_text.each(lang, "layers", "menu_choice", "menu_saved", "menu_added", "menu_used")
     return Table([*titles[:4], "GiB/ms", titles[4]], rows, {2, 3, 4, 5})

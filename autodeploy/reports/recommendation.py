@@ -226,8 +226,8 @@ def box_table(risk: RiskRanking | None, lang: Language) -> Table:
         ]
         for each in sorted(numbers, key=lambda each: (-each.regret_pct, -each.influence, each.name))
     ]
-    keys = ("number", "low", "high", "influence", "loses", "then_best", "cheapest", "basis")
-    return Table([report_text(lang, key) for key in keys], rows, {1, 2, 3, 4})
+    titles = report_text.each(lang, "number", "low", "high", "influence", "loses", "then_best", "cheapest", "basis")
+    return Table(titles, rows, {1, 2, 3, 4})
 
 
 MOST_IGNORANCES = 2

@@ -351,7 +351,7 @@ def spare_table(plan_set: PlanSet, lang: Language) -> Table:
         if row.same_layout is not None and row.same_layout.strategy != row.best.strategy:
             plans.append(row.same_layout)
         cells += [[f"-{row.nodes}", *_spare_cells(plan, lang)] for plan in plans]
-    return Table([report_text(lang, name) for name in _SPARE_COLUMNS], cells, {0, 1, 3, 4, 5})
+    return Table(report_text.each(lang, *_SPARE_COLUMNS), cells, {0, 1, 3, 4, 5})
 
 
 def _spare_cells(plan: SparePlan, lang: Language) -> list[str]:

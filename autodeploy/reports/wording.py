@@ -150,6 +150,11 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}"
 
 
+def signed_percent(share: float | None) -> str:
+    """A change or an error with its signs: `+3.1 %`; empty for None."""
+    return "" if share is None else f"{100 * share:+.1f} %"
+
+
 def chance(probability: float) -> str:
     """A probability as whole percents, with the sign; only what is certain reads as such: `97 %`, `> 99 %`."""
     if 0.995 <= probability < 1.0:
