@@ -14,7 +14,7 @@ from autodeploy.costs.post_training.samples import InfeasibleRlError
 from autodeploy.costs.post_training.step import MEAN_HALF_WIDTH
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.record import Diagnosis
+from autodeploy.specs.record import Diagnoses
 from autodeploy.specs.software import SoftwareSpec, run_of
 from autodeploy.specs.strategy import Recompute
 from autodeploy.stack.software import resolved, stack_of_run
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.post_training.overheads import Overheads
     from autodeploy.costs.post_training.step import RlStep
     from autodeploy.specs.measurements import RlRecord
+    from autodeploy.specs.record import Diagnosis
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from autodeploy.specs.strategy import Strategy
 
@@ -56,10 +57,9 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
 
     Raises SpecError if it can't have run as the record says.
     """
-    diagnoses: list[Diagnosis] = list(record.diagnoses)
-    defaults = defaults_of(record.framework)
-    rl = _training(record, defaults, diagnoses)
-    layout = _layout(record, defaults, rl, diagnoses)
+    log, defaults = _Assumptions(), defaults_of(record.framework)
+    rl = _training(record, defaults, log)
+    layout = _layout(record, defaults, rl, log)
     strategy = record.strategy.model_copy(update={"rl": None})
     profile, adds = profile_of(record.cluster), overheads or overheads_of(record.framework)
     run = run_of(record.model, record.training.precision, strategy, frozenset(strategy.features))
@@ -74,37 +74,33 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
         if error.rule != MEMORY_RULE or "recompute" in record.strategy.model_fields_set:
             raise
         strategy = strategy.model_copy(update={"recompute": Recompute(granularity="full")})
-        diagnoses.append(_note("/strategy/recompute", Message("post_training.not_published_read_as", value="full")))
+        log.assume("/strategy/recompute", "full")
         step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds, software=software)
     if record.training.rl.response_length.mean_is_assumed:
         step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
-    return RlPrediction(record, rl, strategy, layout, step, tuple(diagnoses))
+    return RlPrediction(record, rl, strategy, layout, step, (*record.diagnoses, *log.found))
 
 
-def _note(path: str, text: str) -> Diagnosis:
-    return Diagnosis(path=path, text=text)
+class _Assumptions(Diagnoses):
+    """Diagnoses of a step: what stands in for what its source does not say."""
+
+    def assume(self, path: str, value: object) -> None:
+        """Adds one."""
+        self.say(path, Message("post_training.not_published_read_as", value=value))
 
 
-def _training(record: RlRecord, defaults: Mapping[str, Any], diagnoses: list[Diagnosis]) -> RlTraining:
+def _training(record: RlRecord, defaults: Mapping[str, Any], log: _Assumptions) -> RlTraining:
     rl = record.training.rl
     update: dict[str, Any] = {}
     share, prompt, response = float(defaults["mean_to_max"]), rl.prompt_length, rl.response_length
     if response.mean_is_assumed:
         mean = share * response.max_tokens
         update["response_length"] = response.model_copy(update={"mean": mean})
-        diagnoses.append(
-            _note(
-                "/training/rl/response_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
-            )
-        )
+        log.assume("/training/rl/response_length/mean", f"{mean:.0f}")
     if prompt.mean is None:
         mean = share * prompt.max_tokens
         update["prompt_length"] = prompt.model_copy(update={"mean": mean})
-        diagnoses.append(
-            _note(
-                "/training/rl/prompt_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
-            )
-        )
+        log.assume("/training/rl/prompt_length/mean", f"{mean:.0f}")
     elif defaults.get("cap_counts_prompt") and response.max is not None and response.mean is not None:
         most = max(ceil(response.mean), response.max - round(prompt.mean))
         update["response_length"] = response.model_copy(update={"max": most})
@@ -112,41 +108,28 @@ def _training(record: RlRecord, defaults: Mapping[str, Any], diagnoses: list[Dia
     if most_samples and "updates_per_step" not in rl.model_fields_set and rl.samples > most_samples:
         updates = gcd(rl.samples // most_samples, rl.prompts_per_step)
         update["updates_per_step"] = updates
-        diagnoses.append(
-            _note("/training/rl/updates_per_step", Message("post_training.not_published_read_as", value=updates))
-        )
+        log.assume("/training/rl/updates_per_step", updates)
     return rl.model_copy(update=update)
 
 
-def _layout(record: RlRecord, defaults: Mapping[str, Any], rl: RlTraining, diagnoses: list[Diagnosis]) -> RlStrategy:
+def _layout(record: RlRecord, defaults: Mapping[str, Any], rl: RlTraining, log: _Assumptions) -> RlStrategy:
     layout = record.layout
     update: dict[str, Any] = {}
     if layout.placement == "colocated" and "offload" not in layout.model_fields_set:
         update["offload"] = tuple(defaults["offload"])
-        diagnoses.append(
-            _note(
-                "/strategy/rl/offload",
-                Message("post_training.not_published_read_as", value=", ".join(defaults["offload"])),
-            )
-        )
+        log.assume("/strategy/rl/offload", ", ".join(defaults["offload"]))
     said = "pack_tokens" in layout.model_fields_set or defaults["pack_samples"] is None
     if layout.pack_tokens is None and not said:
         longest = ceil(rl.prompt_length.mean_tokens + rl.response_length.max_tokens)
         update["pack_tokens"] = int(defaults["pack_samples"]) * record.strategy.micro_batch_size * longest
-        diagnoses.append(
-            _note(
-                "/strategy/rl/pack_tokens", Message("post_training.not_published_read_as", value=update["pack_tokens"])
-            )
-        )
+        log.assume("/strategy/rl/pack_tokens", update["pack_tokens"])
     engine = layout.generation
     usual = {"mode": defaults.get("mode"), "memory_fraction": defaults.get("memory_fraction", {}).get(layout.placement)}
     of_engine = {name: usual[name] for name in usual if getattr(engine, name) is None and usual[name] is not None}
     if of_engine:
         update["generation"] = engine.model_copy(update=of_engine)
         for name, value in of_engine.items():
-            diagnoses.append(
-                _note(f"/strategy/rl/generation/{name}", Message("post_training.not_published_read_as", value=value))
-            )
+            log.assume(f"/strategy/rl/generation/{name}", value)
     return layout.model_copy(update=update)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.post_training.samples import unnamed_in_updates
@@ -277,31 +277,13 @@ def _ordered(order: Sequence[str], active: tuple[str, ...]) -> list[str]:
 
 def _row(case: str, feature: str, mode: Mode, plan: Plan | SpecError, against: Plan | SpecError) -> AblationRow:
     """A row of a plan compared with another: what the throughput changes by, and which parts moved."""
+    row: dict[str, Any] = {"case": case, "feature": feature, "mode": mode, "unit": UNIT, "predicted": None}
     if isinstance(plan, SpecError):
-        reason = plan.errors[0].message
-        return AblationRow(case=case, feature=feature, mode=mode, fits=False, predicted=None, unit=UNIT, reason=reason)
+        return AblationRow(**row, fits=False, reason=plan.errors[0].message)
+    row |= {"step_time_s": plan.step_time_s, "peak_memory_gib": plan.peak_memory_gib, "fits": plan.fits}
     if isinstance(against, SpecError):
-        return AblationRow(
-            case=case,
-            feature=feature,
-            mode=mode,
-            step_time_s=plan.step_time_s,
-            peak_memory_gib=plan.peak_memory_gib,
-            fits=plan.fits,
-            predicted=None,
-            unit=UNIT,
-            reason=against.errors[0].message,
-        )
+        return AblationRow(**row, reason=against.errors[0].message)
     moved = {part: getattr(plan.breakdown, part) - getattr(against.breakdown, part) for part in PARTS}
     kept = sorted((p for p in moved if abs(moved[p]) > 1e-3 * plan.step_time_s), key=lambda p: -abs(moved[p]))
-    return AblationRow(
-        case=case,
-        feature=feature,
-        mode=mode,
-        step_time_s=plan.step_time_s,
-        peak_memory_gib=plan.peak_memory_gib,
-        fits=plan.fits,
-        predicted=100.0 * (against.step_time_s / plan.step_time_s - 1.0),
-        unit=UNIT,
-        moved={part: moved[part] for part in kept},
-    )
+    row["predicted"] = 100.0 * (against.step_time_s / plan.step_time_s - 1.0)
+    return AblationRow(**row, moved={part: moved[part] for part in kept})

@@ -21,7 +21,7 @@ from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autodeploy.calibration.fit import Fit
     from autodeploy.calibration.validation import Batch
@@ -116,8 +116,6 @@ def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: 
     ]
     upper = np.full(len(parameters), np.inf)
     upper[: len(FREE)] = [math.log(GENERATION_TERMS[name].upper / of_system[name].value) for name in FREE]
-    measured = np.array([seconds_measured(record) for record in records])
-    known: dict[object, Floats] = {}
 
     def values(log_factors: Floats) -> GenerationFit:
         factor = dict(zip((p.name for p in parameters), np.exp(log_factors), strict=True))
@@ -129,18 +127,31 @@ def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: 
             deviations={},
         )
 
+    fitted = _fitted(records, batches, parameters, values, noise, upper)
+    deviations = {parameter.name: float(sigma) for parameter, _, sigma in fitted.moved()}
+    return replace(values(fitted.log_factors), deviations=deviations)
+
+
+def _fitted(
+    records: Sequence[GenerationRecord],
+    batches: Sequence[Batch],
+    parameters: Sequence[FitParameter],
+    values: Callable[[Floats], GenerationFit],
+    noise: float,
+    upper: Floats | None = None,
+) -> Fit:
+    """The fit of parameters to the measured seconds.
+
+    values : numbers of generation under log factors. noise, upper : as `fit` and `fit_generation` have them.
+    """
+    measured = np.array([seconds_measured(record) for record in records])
+    known: dict[object, Floats] = {}
+
     @differences
     def linear(log_factors: Floats) -> Floats:
         return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors), known) / measured))
 
-    fitted = fit(parameters, linear, np.full(len(records), noise), upper=upper, iterations=20)
-    best = values(fitted.log_factors)
-    return GenerationFit(best.numbers, best.layers, best.engines, _deviations(fitted))
-
-
-def _deviations(fitted: Fit) -> dict[str, float]:
-    spread = np.sqrt(np.diag(fitted.covariance))
-    return {parameter.name: float(each) for parameter, each in zip(fitted.parameters, spread, strict=True)}
+    return fit(parameters, linear, np.full(len(records), noise), upper=upper, iterations=20)
 
 
 def predicted_seconds(
@@ -176,18 +187,12 @@ def refit_constants(
     start = {key: numbers.constant(*key) or prior.layer(*key).value for key in own}  # type: ignore[arg-type]
     wide = {key: sigma_of(prior.layer(*key)) for key in own}  # type: ignore[arg-type]
     parameters = [FitParameter(text(key), (text(key),), wide[key], "layer") for key in own]
-    measured = np.array([seconds_measured(record) for record in records])
-    known: dict[object, Floats] = {}
 
     def values(log_factors: Floats) -> GenerationFit:
         constants = {key: start[key] * float(np.exp(log_factors[place])) for place, key in enumerate(own)}
-        return GenerationFit(numbers.numbers, numbers.layers, {**numbers.engines, **constants}, numbers.deviations)
+        return replace(numbers, engines={**numbers.engines, **constants})
 
-    @differences
-    def linear(log_factors: Floats) -> Floats:
-        return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors), known) / measured))
-
-    return values(fit(parameters, linear, np.full(len(records), noise), iterations=20).log_factors)
+    return values(_fitted(records, batches, parameters, values, noise).log_factors)
 
 
 def sigma_of(number: Number) -> float:
