@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.presets import PresetInfo
+from autodeploy.specs.resources import StackItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,39 +61,10 @@ class ProfileList(BaseModel):
     items: list[ProfileItem]
 
 
-class StackItem(BaseModel):
-    """A software stack: whose chips it runs on, the launch target that means it there, and its releases."""
-
-    name: str
-    title: str
-    vendors: list[str]
-    target: str | None
-    default: bool
-    releases: list[str]
-
-
 class StackList(BaseModel):
     """Software stacks."""
 
     items: list[StackItem]
-
-
-class FactItem(BaseModel):
-    """One fact of a stack: its section, value with conditions, kind and source."""
-
-    section: str
-    name: str
-    value: str
-    kind: str
-    source: str
-
-
-class StackDocument(StackItem):
-    """A software stack with every fact, what it inherits included; `sources` explains their abbreviations."""
-
-    as_of: str | None
-    facts: list[FactItem]
-    sources: dict[str, str]
 
 
 class ModelList(BaseModel):

@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from api.http.documents import ModelList, ProfileItem, ProfileList, SchemaList, StackDocument, StackItem, StackList
+from api.http.documents import ModelList, ProfileItem, ProfileList, SchemaList, StackList
 from api.http.problems import responses
 from autodeploy.kit.errors import NotFoundError, SpecError
 from autodeploy.service.requests.intake import json_schema, schema_names
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import Preset, list_presets, read_preset
+from autodeploy.specs.resources import StackDocument, StackItem
 from autodeploy.stack.software import shipped_stacks, stack_named
 from hardware_profiles import ProfileDocument, list_profiles, load_profile, no_profile
 
@@ -41,7 +42,7 @@ def get_hardware_profile(name: Name) -> ProfileDocument:
 @router.get("/software-stacks", operation_id="list_software_stacks", summary="Software stacks")
 def list_software_stacks() -> StackList:
     """Names to write into `software`."""
-    return StackList(items=[StackItem(**stack.summary()) for stack in shipped_stacks().values()])
+    return StackList(items=[StackItem.model_validate(stack) for stack in shipped_stacks().values()])
 
 
 @router.get(
@@ -53,7 +54,7 @@ def list_software_stacks() -> StackList:
 def get_software_stack(name: Name) -> StackDocument:
     """Every fact with what it depends on, its kind and source."""
     try:
-        return StackDocument.model_validate(stack_named(name).document())
+        return StackDocument.of(stack_named(name))
     except SpecError as error:
         raise NotFoundError(str(error), hint=error.hint) from error
 

@@ -163,11 +163,12 @@ def list_stacks(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Lan
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.messages import in_language
     from autodeploy.reports.wording import command_text
+    from autodeploy.specs.resources import StackItem
     from autodeploy.stack.software import shipped_stacks
 
     stacks = shipped_stacks().values()
     if output_format is ListFormat.JSON:
-        write_report(json_text([stack.summary() for stack in stacks]), None)
+        write_report(json_text([StackItem.model_validate(stack).model_dump() for stack in stacks]), None)
         return
     rows = [
         [s.name, in_language(s.said, language(lang)), ", ".join(s.vendors), s.target or "", "x" if s.default else ""]
@@ -188,10 +189,11 @@ def show_stack(
     from autodeploy.messages import in_language
     from autodeploy.reports.wording import command_text
     from autodeploy.specs.reading import read_stack
+    from autodeploy.specs.resources import StackDocument
 
     stack = read_stack(name)
     if output_format is ListFormat.JSON:
-        write_report(json_text(stack.document()), None)
+        write_report(json_text(StackDocument.of(stack).model_dump()), None)
         return
 
     spoken = language(lang)

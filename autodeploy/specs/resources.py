@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import FINISHED, Breakdown, Plan, PlanSet
 from autodeploy.specs.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autodeploy.stack.software import Stack
 
 AUTHOR = "name of the key that asked for it; empty without a key"
 TEAM = "whose it is: keys of this team see and change it"
@@ -368,3 +371,38 @@ class AuditItem(Listed):
 
 class AuditList(ListPage[AuditItem]):
     """A piece of the log, newest first; `next` is the address of what follows."""
+
+
+class StackItem(Resource):
+    """A software stack: whose chips it runs on, the launch target that means it there, and its releases."""
+
+    name: str
+    title: str
+    vendors: list[str]
+    target: str | None
+    default: bool
+    releases: list[str]
+
+
+class FactItem(Resource):
+    """One fact of a stack: its section, value with conditions, kind and source."""
+
+    section: str
+    name: str
+    value: str
+    kind: str
+    source: str
+
+
+class StackDocument(StackItem):
+    """A software stack with every fact, what it inherits included; `sources` explains their abbreviations."""
+
+    as_of: str | None
+    facts: list[FactItem]
+    sources: dict[str, str]
+
+    @classmethod
+    def of(cls, stack: Stack) -> Self:
+        """The document of a stack."""
+        facts = [dict(zip(FactItem.model_fields, row, strict=True)) for row in stack.rows()]
+        return cls.model_validate({name: getattr(stack, name) for name in cls.model_fields} | {"facts": facts})

@@ -150,23 +150,6 @@ class Stack:
         """Title in any language; of a stack that does not ship its own."""
         return Message.of_record(f"stack_title.{self.name}", self.title)
 
-    def summary(self) -> dict[str, Any]:
-        """Summary of a stack for lists."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "vendors": list(self.vendors),
-            "target": self.target,
-            "default": self.default,
-            "releases": list(self.releases),
-        }
-
-    def document(self) -> dict[str, Any]:
-        """The stack with every fact, what it inherits included."""
-        names = ("section", "name", "value", "kind", "source")
-        facts = [dict(zip(names, row, strict=True)) for row in self.rows()]
-        return {**self.summary(), "as_of": self.as_of, "facts": facts, "sources": {**self.sources}}
-
     @property
     def meanings(self) -> dict[str, str]:
         """Meaning of the names by which sources begin."""
