@@ -15,6 +15,7 @@ import numpy as np
 from autodeploy.costs.prediction_spread import RUN_AXES, Neighbours, carried_from, coverage, looked_up, named
 from autodeploy.specs.measurements import layout_read, profile_read
 from autodeploy.specs.planset import Evidence, MeasuredMfu
+from autodeploy.specs.record import Diagnoses
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
@@ -226,8 +227,8 @@ def _read(name: str) -> Iterator[_Run]:
     text = files("autodeploy.calibration").joinpath("records", name).read_text(encoding="utf-8")
     for row in map(json.loads, text.splitlines()):
         how = row.get("strategy", {}).get("rl")
-        layout = layout_read(how["generation"] if how else row["generation"], [], "/generation")
-        profile = load_profile(profile_read(row["cluster"]["profile"], []), calibrated=False)
+        layout = layout_read(how["generation"] if how else row["generation"], Diagnoses(), "/generation")
+        profile = load_profile(profile_read(row["cluster"]["profile"], Diagnoses()), calibrated=False)
         model = row["model"]
         yield _Run(
             id=row["id"],

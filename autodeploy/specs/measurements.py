@@ -15,7 +15,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.record import MAX_NAME, Diagnosis, ReadOtherwise, Record, Unread, record_of
+from autodeploy.specs.record import MAX_NAME, Diagnoses, ReadOtherwise, Record, Unread, record_of
 from autodeploy.specs.record_words import key, profile_named
 from autodeploy.specs.rl import EngineName, GenerationLayout, RlStrategy, RlTraining, TokenCount
 from autodeploy.specs.strategy import Strategy
@@ -87,13 +87,11 @@ class GenerationRecord(Document):
     def _in_our_words(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        diagnoses: list[Diagnosis] = []
-        read = dict(value)
+        log, read = Diagnoses(), dict(value)
         if isinstance(layout := read.get("generation"), Mapping):
-            read["generation"] = layout_read(layout, diagnoses, "/generation")
-        if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
-            read["cluster"] = {**cluster, "profile": profile_read(name, diagnoses)}
-        return {**read, "diagnoses": (*read.get("diagnoses", ()), *diagnoses)} if diagnoses else read
+            read["generation"] = layout_read(layout, log, "/generation")
+        _read_profile(read, log)
+        return _diagnosed(read, log)
 
     @model_validator(mode="after")
     def _dies_are_used(self) -> Self:
@@ -103,31 +101,41 @@ class GenerationRecord(Document):
         return self
 
 
-def layout_read(layout: Mapping[str, Any], diagnoses: list[Diagnosis], path: str) -> dict[str, Any]:
-    """A layout of a measurement in the vocabulary's words; what was read otherwise is added to `diagnoses`.
+def _read_profile(read: dict[str, Any], log: Diagnoses) -> None:
+    """The name of a measurement's cluster becomes that of a profile."""
+    if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
+        read["cluster"] = {**cluster, "profile": profile_read(name, log)}
+
+
+def _diagnosed(read: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
+    """A measurement with all that was read otherwise."""
+    return {**read, "diagnoses": (*read.get("diagnoses", ()), *log.found)} if log.found else read
+
+
+def layout_read(layout: Mapping[str, Any], log: Diagnoses, path: str) -> dict[str, Any]:
+    """A layout of a measurement in the vocabulary's words; what was read otherwise is added to `log`.
 
     path : of the layout in its document.
     """
     return {
         **layout,
-        "precision": _precision(layout.get("precision", "bf16"), diagnoses, path),
-        "engine": _engine(layout.get("engine", "vllm"), diagnoses, path),
-        "ep": _expert_ranks(layout, diagnoses, path),
+        "precision": _precision(layout.get("precision", "bf16"), log, path),
+        "engine": _engine(layout.get("engine", "vllm"), log, path),
+        "ep": _expert_ranks(layout, log, path),
     }
 
 
-def _engine(given: Any, diagnoses: list[Diagnosis], path: str) -> Any:
+def _engine(given: Any, log: Diagnoses, path: str) -> Any:
     """The engine that a name means, the commonest where none is known."""
     if not isinstance(given, str):
         return given
     word = _ENGINES.get(key(given))
     if word is None:
-        text = f"{given!r} is not modelled; read as the nearest, vllm"
-        diagnoses.append(Diagnosis(path=f"{path}/engine", text=text))
+        log.say(f"{path}/engine", f"{given!r} is not modelled; read as the nearest, vllm")
     return word or "vllm"
 
 
-def _expert_ranks(layout: Mapping[str, Any], diagnoses: list[Diagnosis], path: str) -> Any:
+def _expert_ranks(layout: Mapping[str, Any], log: Diagnoses, path: str) -> Any:
     """Ranks over which experts lie: all of a replica, where a run says some of them."""
     given, degrees = layout.get("ep", 1), [layout.get(name, 1) for name in ("tp", "dp")]
     if not all(isinstance(each, int) and each >= 1 for each in (given, *degrees)):
@@ -135,13 +143,11 @@ def _expert_ranks(layout: Mapping[str, Any], diagnoses: list[Diagnosis], path: s
     whole = degrees[0] * degrees[1]
     if given in (1, whole):
         return given
-    diagnoses.append(
-        Diagnosis(path=f"{path}/ep", text=Message("specs.read_as_nearest", name=f"ep {given}", word=whole))
-    )
+    log.say(f"{path}/ep", Message("specs.read_as_nearest", name=f"ep {given}", word=whole))
     return whole
 
 
-def _precision(given: Any, diagnoses: list[Diagnosis], path: str) -> Any:
+def _precision(given: Any, log: Diagnoses, path: str) -> Any:
     """The vocabulary's word for a format; what has none stays as it is and is refused."""
     if not isinstance(given, str):
         return given
@@ -151,19 +157,16 @@ def _precision(given: Any, diagnoses: list[Diagnosis], path: str) -> Any:
             return word
     for start, word in _NEAREST_PRECISIONS.items():
         if name.startswith(start):
-            text = Message("specs.read_as_nearest", name=repr(given), word=word)
-            diagnoses.append(Diagnosis(path=f"{path}/precision", text=text))
+            log.say(f"{path}/precision", Message("specs.read_as_nearest", name=repr(given), word=word))
             return word
     return given
 
 
-def profile_read(given: str, diagnoses: list[Diagnosis]) -> str:
+def profile_read(given: str, log: Diagnoses) -> str:
     """The profile of a name, the nearest where none is of this system."""
     named, same = profile_named(given)
     if named is not None and not same:
-        diagnoses.append(
-            Diagnosis(path="/cluster/profile", text=Message("specs.read_as_nearest", name=repr(given), word=named))
-        )
+        log.say("/cluster/profile", Message("specs.read_as_nearest", name=repr(given), word=named))
     return named or given
 
 
@@ -214,25 +217,20 @@ class RlRecord(Document):
     def _in_our_words(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        diagnoses: list[Diagnosis] = []
-        read = dict(value)
-        if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
-            read["cluster"] = {**cluster, "profile": profile_read(name, diagnoses)}
+        log, read = Diagnoses(), dict(value)
+        _read_profile(read, log)
         if isinstance(strategy := read.get("strategy"), Mapping) and isinstance(rl := strategy.get("rl"), Mapping):
             if isinstance(layout := rl.get("generation"), Mapping):
-                rl = {**rl, "generation": layout_read(layout, diagnoses, "/strategy/rl/generation")}
+                rl = {**rl, "generation": layout_read(layout, log, "/strategy/rl/generation")}
             read["strategy"] = {**strategy, "rl": rl}
         for part, field_names in (("", cls.model_fields), ("measured", RlMeasured.model_fields)):
             fields = read.get(part) if part else read
             if isinstance(fields, Mapping):
-                unknown = sorted(str(name) for name in fields if name not in field_names)
-                diagnoses += [
-                    Diagnosis(path=f"/{part}/{name}".replace("//", "/"), text=Message("specs.not_read"))
-                    for name in unknown
-                ]
+                for name in sorted(str(name) for name in fields if name not in field_names):
+                    log.say(f"/{part}/{name}".replace("//", "/"), Message("specs.not_read"))
                 kept = {name: each for name, each in fields.items() if name in field_names}
                 read = {**read, part: kept} if part else kept
-        return {**read, "diagnoses": (*read.get("diagnoses", ()), *diagnoses)} if diagnoses else read
+        return _diagnosed(read, log)
 
     @model_validator(mode="after")
     def _says_how_it_generates(self) -> RlRecord:
