@@ -9,29 +9,26 @@ What flags switch is not said here: it follows from the features' records and th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message, joined, recovered
+from autodeploy.messages.field_faults import quoted
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.host import HOST_UNITS, HOST_VALUES, HostSoftware, host_value_is_valid
+from hardware_profiles.reading import problems_of
 from hardware_profiles.shipped_yaml import shipped_folder
 
-KINDS: Final = ("code", "document", "record", "assumed")
+Kind = Literal["code", "document", "record", "assumed"]
+KINDS: Final = get_args(Kind)
 SECTIONS: Final = ("features", "memory", "void", "formats", "settings", "host")
 VALUED: Final = ("formats", "settings", "host")
-PLAIN_KEYS: Final = (
-    *("name", "title", "inherits", "family", "target", "default", "vendors", "releases", "as_of", "trains"),
-    *("sources", "runs", "released"),
-)
-CONDITIONS: Final = ("precision", "model", "pp_at_least", "etp_at_least", "named", "not_named")
-FACT_KEYS: Final = (
-    *("kind", "source", "value", "when", "before", "since", "dated", "unless", "off_by", "on_by", "unit", "interval"),
-)
 # Number formats of states by the word that the formulas know each by; other formats change nothing.
 FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
@@ -77,8 +74,38 @@ class Run:
     date: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class _Part(BaseModel):
+    """A part of a stack's document; a key that it does not have is a fault."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Part = TypeVar("Part", bound=_Part)
+
+
+class Conditions(_Part):
+    """Conditions of a fact on a run; all have to hold. named, not_named : a feature that it says or does not say."""
+
+    model: str | None = None
+    named: str | None = None
+    not_named: str | None = None
+    pp_at_least: int | None = None
+    etp_at_least: int | None = None
+    precision: str | None = None
+
+    def hold(self, run: Run) -> bool:
+        """Whether a run meets them."""
+        return (
+            self.precision in {None, run.precision}
+            and (self.model is None or self.model in run.models)
+            and run.pp >= (self.pp_at_least or 0)
+            and run.etp >= (self.etp_at_least or 0)
+            and (self.named is None or self.named in run.named)
+            and self.not_named not in run.named
+        )
+
+
+class Fact(_Part):
     """One statement with its kind and source.
 
     when, before, since : conditions; all have to hold. unless : a named feature that says the opposite. off_by, on_by :
@@ -86,12 +113,12 @@ class Fact:
     unit, interval : of a number, and its 80 % interval.
     """
 
-    kind: str
-    source: str
-    value: str = ""
-    when: Mapping[str, Any] = field(default_factory=dict)
-    before: Mapping[str, Any] = field(default_factory=dict)
-    since: Mapping[str, Any] = field(default_factory=dict)
+    kind: Kind
+    source: Annotated[str, Field(min_length=1)]
+    value: Annotated[str, BeforeValidator(str)] = ""
+    when: Conditions = Conditions()
+    before: dict[str, Any] = {}
+    since: dict[str, Any] = {}
     dated: bool = False
     unless: str = ""
     off_by: str = ""
@@ -109,26 +136,16 @@ class Fact:
             return False
         if self.unless in run.named or self.off_by in run.flags or (self.on_by and self.on_by not in run.flags):
             return False
-        tests: Mapping[str, Callable[[Any], bool]] = {
-            "precision": lambda wanted: run.precision == wanted,
-            "model": lambda wanted: wanted in run.models,
-            "pp_at_least": lambda least: run.pp >= least,
-            "etp_at_least": lambda least: run.etp >= least,
-            "named": lambda name: name in run.named,
-            "not_named": lambda name: name not in run.named,
-        }
-        return all(tests[name](wanted) for name, wanted in self.when.items())
+        return self.when.hold(run)
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A software stack, everything that it inherits included.
+class Head(_Part):
+    """A stack's document without its sections, everything that it inherits included.
 
     family : the framework's name by which statistics group runs. target : the framework whose plans it runs; None:
     no launch target. default : whether that framework means it on these vendors' chips. as_of : the day or release that
     it stands for where a run tells none. trains : updates, of reinforcement learning; foreign, by kernels that no
-    formula describes; else empty. runs : which records ran on it, by conditions. facts : by section and name,
-    alternatives in order.
+    formula describes; else empty. runs : which records ran on it, by conditions.
     """
 
     name: str
@@ -140,10 +157,15 @@ class Stack:
     releases: tuple[str, ...] = ()
     as_of: str | None = None
     trains: str = ""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    runs: tuple[Mapping[str, Any], ...] = ()
-    released: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Mapping[str, tuple[Fact, ...]]] = field(default_factory=dict)
+    sources: dict[str, str] = {}
+    runs: tuple[dict[str, Any], ...] = ()
+    released: dict[str, str] = {}
+
+
+class Stack(Head):
+    """A software stack. facts : by section and name, alternatives in order."""
+
+    facts: dict[str, dict[str, tuple[Fact, ...]]]
 
     @property
     def said(self) -> Message:
@@ -261,27 +283,35 @@ def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] 
     documents = _shipped_documents() if documents is None else documents
     errors: list[FieldError] = []
     whole = _with_parents(document, documents, errors, ())
-    if not errors:
-        errors = _faults(whole)
-    if errors:
+    facts = {} if errors else {section: _facts(section, whole.pop(section, None), errors) for section in SECTIONS}
+    plain = {key: value for key, value in whole.items() if value is not None and key not in {"inherits", *SECTIONS}}
+    head = _read(Head, {"family": whole.get("name"), **plain}, errors)
+    if head is None or errors:
         raise SpecError(errors=tuple(errors))
-    plain = {key: whole[key] for key in PLAIN_KEYS if key in whole and key != "inherits"}
-    for key in ("vendors", "releases", "runs"):
-        plain[key] = tuple(plain.get(key) or ())
-    plain["released"] = {**(plain.get("released") or {})}
-    facts = {
-        section: {
-            name: tuple(_fact(each) for each in (row if isinstance(row, list) else [row]))
-            for name, row in (whole.get(section) or {}).items()
-            if row is not None
-        }
-        for section in SECTIONS
-    }
-    return Stack(**{"family": whole["name"], **plain}, facts=facts)
+    return Stack.model_construct(**dict(head), facts=facts)
 
 
-def _fact(row: Mapping[str, Any]) -> Fact:
-    return Fact(**{**row, "value": str(row.get("value", "")), "interval": tuple(row.get("interval", ()))})
+def _read(kind: type[Part], part: Any, errors: list[FieldError], *place: str) -> Part | None:
+    """A part of a document as what it is; None where it is not, with every fault of it below its place."""
+    try:
+        return kind.model_validate(part)
+    except ValidationError as error:
+        errors += [FieldError(*problem) for problem in problems_of(error, place)]
+        return None
+
+
+def _facts(section: str, rows: Any, errors: list[FieldError]) -> dict[str, tuple[Fact, ...]]:
+    """The facts of a section by name; a name without any takes away those that are inherited."""
+    if not isinstance(rows or {}, Mapping):
+        errors.append(FieldError(f"/{section}", Message("field_fault.is_no_mapping", value=quoted(rows))))
+        return {}
+    facts: dict[str, tuple[Fact, ...]] = {}
+    for name, row in (rows or {}).items():
+        alternatives = row if isinstance(row, list) else [] if row is None else [row]
+        read = [_read(Fact, each, errors, section, name) for each in alternatives]
+        facts[name] = tuple(fact for fact in read if fact is not None)
+        errors += [fault for fact in facts[name] for fault in _value_faults(section, name, fact.value)]
+    return {name: alternatives for name, alternatives in facts.items() if alternatives}
 
 
 def _with_parents(
@@ -303,52 +333,10 @@ def _with_parents(
     return merged
 
 
-def _faults(document: Mapping[str, Any]) -> list[FieldError]:
-    """Faults of a document as a stack, each under its own place."""
-    errors = []
-
-    def refuse(path: str, names: tuple[str, ...]) -> None:
-        key = path.rsplit("/", 1)[-1]
-        message = Message("common.unknown_key", name=repr(key)[:100])
-        errors.append(FieldError(path, message, Message("common.one_of", names=", ".join(names))))
-
-    def need(path: str, name: str) -> None:
-        errors.append(FieldError(f"{path}/{name}", Message("common.is_required", name=name)))
-
-    for key in document.keys() - {*PLAIN_KEYS, *SECTIONS}:
-        refuse(f"/{key}", (*PLAIN_KEYS, *SECTIONS))
-    for name in ("name", "title"):
-        if not isinstance(document.get(name), str):
-            need("", name)
-    for section in SECTIONS:
-        rows = document.get(section) or {}
-        if not isinstance(rows, Mapping):
-            errors.append(FieldError(f"/{section}", Message("field_fault.is_invalid", value=repr(rows)[:100])))
-            continue
-        for name, row in rows.items():
-            for each in row if isinstance(row, list) else [] if row is None else [row]:
-                path = f"/{section}/{name}"
-                if not isinstance(each, Mapping):
-                    errors.append(FieldError(path, Message("field_fault.is_invalid", value=repr(each)[:100])))
-                    continue
-                for key in each.keys() - set(FACT_KEYS):
-                    refuse(f"{path}/{key}", FACT_KEYS)
-                for key in (each.get("when") or {}).keys() - set(CONDITIONS):
-                    refuse(f"{path}/when/{key}", CONDITIONS)
-                if each.get("kind") not in KINDS:
-                    hint = Message("common.one_of", names=", ".join(KINDS))
-                    given = Message("field_fault.is_invalid", value=repr(each.get("kind"))[:100])
-                    errors.append(FieldError(f"{path}/kind", given, hint))
-                if not each.get("source"):
-                    need(path, "source")
-                errors += _value_faults(section, name, path, each.get("value"))
-    return errors
-
-
-def _value_faults(section: str, name: str, path: str, value: Any) -> list[FieldError]:
+def _value_faults(section: str, name: str, value: str) -> list[FieldError]:
     if section not in KNOWN_VALUES:
         return []
-    known = KNOWN_VALUES[section]
+    known, path = KNOWN_VALUES[section], f"/{section}/{name}"
     if name not in known:
         hint = Message("common.one_of", names=", ".join(known))
         return [FieldError(path, Message("common.unknown_key", name=repr(name)[:100]), hint)]
@@ -385,7 +373,7 @@ def opposites() -> frozenset[str]:
     return frozenset(fact.unless for fact in facts if fact.unless)
 
 
-NOTHING: Final = Stack("none", "no stack", "", facts={section: {} for section in SECTIONS})
+NOTHING: Final = Stack(name="none", title="no stack", family="", facts={section: {} for section in SECTIONS})
 
 
 def default_stack(target: str, vendor: str | None) -> Stack:
@@ -460,7 +448,8 @@ def _said(fact: Fact) -> str:
     if fact.interval:
         low, high = (f"{end:g}" for end in fact.interval)
         parts.append(Message("stack_fact.interval", low=low, high=high))
-    for name, condition in (("when", fact.when), ("before", fact.before), ("since", fact.since)):
+    when = fact.when.model_dump(exclude_unset=True)
+    for name, condition in (("when", when), ("before", fact.before), ("since", fact.since)):
         if condition:
             conditions = joined(Message(f"stack_fact.if_{key}", value=str(value)) for key, value in condition.items())
             parts.append(Message(f"stack_fact.{name}", conditions=conditions))
