@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from autodeploy.analysis.ablation.cases import CASES, read_cases
-from autodeploy.analysis.ablation.comparison_sides import Change, Runs
+from autodeploy.analysis.ablation.comparison_sides import Change, Run, Runs
 from autodeploy.costs.layers.layer_cost import layer_times
 from autodeploy.costs.layers.operator_time import operator_time
 from autodeploy.costs.layers.unit_costs import layer_inputs, sharding_of
@@ -24,12 +25,10 @@ from cost_models.hbm import GIB
 from cost_models.schedule import operation_order, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from autodeploy.analysis.ablation.comparison_sides import Run
     from autodeploy.search.planner import Predicted
-    from autodeploy.specs.planset import Plan
     from autodeploy.specs.published_effects import Case, Effect
 
 
@@ -96,74 +95,74 @@ def ideal_bubble(predicted: Predicted) -> float:
 
 # What is read off a published comparison.
 STATE_KINDS = ("weights", "gradients", "optimizer")
-MODEL_KINDS = (*STATE_KINDS, "activations")
+ACTIVATIONS = ("activations",)
+MODEL_KINDS = (*STATE_KINDS, *ACTIVATIONS)
 
 
-def _throughput_gain_pct(baseline: Run, variant: Run) -> float:
-    """Tokens per second and card, variant against baseline."""
-    return 100.0 * (variant.plan.tokens_per_s_per_npu / baseline.plan.tokens_per_s_per_npu - 1.0)
+Figure = Callable[[Run], float]
+Metric = Callable[[Run, Run], float]
 
 
-def _mfu_gain_pct(baseline: Run, variant: Run) -> float:
-    return 100.0 * (variant.plan.mfu / baseline.plan.mfu - 1.0)
+def _of_variant(figure: Figure) -> Metric:
+    return lambda _, variant: figure(variant)
 
 
-def _step_time_added_pct(baseline: Run, variant: Run) -> float:
-    return 100.0 * (variant.plan.step_time_s / baseline.plan.step_time_s - 1.0)
+def _of_baseline(figure: Figure) -> Metric:
+    return lambda baseline, _: figure(baseline)
 
 
-def _ep_hidden_steady_pct(_: Run, variant: Run) -> float:
-    """Expert communication hidden inside the steady one-forward-one-backward phase."""
-    return 100.0 * variant.plan.hidden.ep_share_steady
+def _more_pct(figure: Figure) -> Metric:
+    """By how much the variant's figure is more than the baseline's."""
+    return lambda baseline, variant: 100.0 * (figure(variant) / figure(baseline) - 1.0)
 
 
-def _ep_hidden_step_pct(_: Run, variant: Run) -> float:
-    """Expert communication hidden over the whole step, warm-up and cool-down included."""
-    return 100.0 * variant.plan.hidden.ep_share_step
+def _less_pct(figure: Figure) -> Metric:
+    """Share of the baseline's figure that the variant does without."""
+    return lambda baseline, variant: 100.0 * (1.0 - figure(variant) / figure(baseline))
+
+
+def _ratio(figure: Figure) -> Metric:
+    """Variant over baseline."""
+    return lambda baseline, variant: figure(variant) / figure(baseline)
+
+
+def _saved(figure: Figure) -> Metric:
+    """Baseline less variant."""
+    return lambda baseline, variant: figure(baseline) - figure(variant)
+
+
+def _speed(run: Run) -> float:
+    """Tokens per second and card."""
+    return run.plan.tokens_per_s_per_npu
+
+
+def _waiting_share_pct(run: Run) -> float:
+    """Share of the step that is not useful computation: waiting, or work done twice."""
+    return 100.0 * (1.0 - run.plan.breakdown.compute_s / run.plan.step_time_s)
+
+
+def _host_event_ms(run: Run) -> float:
+    return 1e3 * host_event_s(run.predicted)
+
+
+def _mfu_pct(run: Run) -> float:
+    return 100.0 * run.plan.mfu
+
+
+def _mfu_full_attention_pct(run: Run) -> float:
+    """MFU with every query counted against the whole sequence: the convention that the Pangu articles' figures fit."""
+    context, plan = run.predicted.context, run.plan
+    per_rank = plan.tokens_per_s / context.world
+    return 100.0 * mfu(context.model, context.seq_length, per_rank, context.machine.peak_flops, causal=False)
+
+
+def _million_tokens_per_s(run: Run) -> float:
+    return run.plan.tokens_per_s / 1e6
 
 
 def _ep_hidden_added_points(baseline: Run, variant: Run) -> float:
     """Points of the step's expert communication that the variant hides beyond the baseline."""
     return 100.0 * (variant.plan.hidden.ep_share_step - baseline.plan.hidden.ep_share_step)
-
-
-def _exchange_speedup(baseline: Run, variant: Run) -> float:
-    """One dispatch of a layer's tokens, baseline over variant; whether anything hides it or not."""
-    return dispatch_s(baseline.predicted) / dispatch_s(variant.predicted)
-
-
-def _waiting_share_pct(baseline: Run, _: Run) -> float:
-    """Share of the baseline's step that is not useful computation: waiting, or work done twice."""
-    parts = baseline.plan.breakdown
-    return 100.0 * (1.0 - parts.compute_s / baseline.plan.step_time_s)
-
-
-def _free_share_pct(_: Run, variant: Run) -> float:
-    """Share of the step in which the device waits for the host."""
-    return 100.0 * variant.plan.breakdown.host_bound_s / variant.plan.step_time_s
-
-
-def _host_event_ms(_: Run, variant: Run) -> float:
-    return 1e3 * host_event_s(variant.predicted)
-
-
-def _host_event_change_pct(baseline: Run, variant: Run) -> float:
-    """Change of the host's work for one layer and micro batch, variant against baseline."""
-    return 100.0 * (host_event_s(variant.predicted) / host_event_s(baseline.predicted) - 1.0)
-
-
-def _bubble_share_pct(_: Run, variant: Run) -> float:
-    return 100.0 * variant.plan.breakdown.pipeline_bubble_s / variant.plan.step_time_s
-
-
-def _ideal_bubble_pct(_: Run, variant: Run) -> float:
-    """Idle share of the pipeline if all chunks were equal."""
-    return 100.0 * ideal_bubble(variant.predicted)
-
-
-def _operator_share_pct(_: Run, variant: Run) -> float:
-    """Share of computation in attention, matrix products and the permute and sort class."""
-    return 100.0 * rewritten_share(variant.predicted)
 
 
 def _operator_gain_pct(baseline: Run, variant: Run) -> float:
@@ -172,111 +171,68 @@ def _operator_gain_pct(baseline: Run, variant: Run) -> float:
     return 100.0 * (before / after - 1.0)
 
 
-def _micro_batches(_: Run, variant: Run) -> float:
-    return float(variant.plan.micro_batches)
-
-
-def _mfu_pct(_: Run, variant: Run) -> float:
-    return 100.0 * variant.plan.mfu
-
-
-def _mfu_full_attention_pct(_: Run, variant: Run) -> float:
-    """MFU with every query counted against the whole sequence: the convention that the Pangu articles' figures fit."""
-    context, plan = variant.predicted.context, variant.plan
-    per_rank = plan.tokens_per_s / context.world
-    return 100.0 * mfu(context.model, context.seq_length, per_rank, context.machine.peak_flops, causal=False)
-
-
-def _baseline(metric: Callable[[Run, Run], float]) -> Callable[[Run, Run], float]:
-    """The same figure of the baseline."""
-    return lambda baseline, _: metric(baseline, baseline)
-
-
-def _throughput_ratio(baseline: Run, variant: Run) -> float:
-    """Tokens per second and card, variant over baseline."""
-    return variant.plan.tokens_per_s_per_npu / baseline.plan.tokens_per_s_per_npu
-
-
-def _million_tokens_per_s(_: Run, variant: Run) -> float:
-    return variant.plan.tokens_per_s / 1e6
-
-
-def _thousand_tokens_per_s(_: Run, variant: Run) -> float:
-    return variant.plan.tokens_per_s / 1e3
-
-
-def _state_memory_ratio(baseline: Run, variant: Run) -> float:
-    """Weights, gradients and optimizer states of the mean device, variant over baseline."""
-    return _mean_gib(variant.plan, STATE_KINDS) / _mean_gib(baseline.plan, STATE_KINDS)
-
-
-def _model_memory_ratio(baseline: Run, variant: Run) -> float:
-    """Weights, gradients, optimizer states and activations of the worst stage, variant over baseline."""
-    return _worst_gib(variant.plan, MODEL_KINDS) / _worst_gib(baseline.plan, MODEL_KINDS)
-
-
-def _activations_saved_pct(baseline: Run, variant: Run) -> float:
-    """Activation memory of the worst stage that the variant does without."""
-    return 100.0 * (1.0 - _worst_gib(variant.plan, ("activations",)) / _worst_gib(baseline.plan, ("activations",)))
-
-
 def _state_saved_gb(baseline: Run, variant: Run) -> float:
     """Decimal gigabytes of weights, gradients and optimizer states saved on the worst stage of a card."""
-    saved = _worst_gib(baseline.plan, STATE_KINDS) - _worst_gib(variant.plan, STATE_KINDS)
-    return saved * GIB / 1e9
+    return _saved(_worst_gib(STATE_KINDS))(baseline, variant) * GIB / 1e9
 
 
-def _activations_saved_gib(baseline: Run, variant: Run) -> float:
-    return _worst_gib(baseline.plan, ("activations",)) - _worst_gib(variant.plan, ("activations",))
-
-
-def _peak_saved_gib(baseline: Run, variant: Run) -> float:
-    return baseline.plan.peak_memory_gib - variant.plan.peak_memory_gib
-
-
-def _mean_gib(plan: Plan, kinds: tuple[str, ...]) -> float:
+def _mean_gib(kinds: tuple[str, ...]) -> Figure:
     """GiB of these kinds on the mean device."""
-    return sum(float(getattr(stage.memory_gib, kind)) for stage in plan.stages for kind in kinds) / len(plan.stages)
+
+    def mean_gib(run: Run) -> float:
+        stages = run.plan.stages
+        return sum(float(getattr(stage.memory_gib, kind)) for stage in stages for kind in kinds) / len(stages)
+
+    return mean_gib
 
 
-def _worst_gib(plan: Plan, kinds: tuple[str, ...]) -> float:
+def _worst_gib(kinds: tuple[str, ...]) -> Figure:
     """GiB of these kinds on the stage that holds most of them."""
     assert set(kinds) <= set(StageMemory.model_fields)
-    return max(sum(float(getattr(stage.memory_gib, kind)) for kind in kinds) for stage in plan.stages)
+    return lambda run: max(sum(float(getattr(stage.memory_gib, kind)) for kind in kinds) for stage in run.plan.stages)
 
 
-METRICS: dict[str, Callable[[Run, Run], float]] = {
-    "throughput_gain_pct": _throughput_gain_pct,
-    "mfu_gain_pct": _mfu_gain_pct,
-    "step_time_added_pct": _step_time_added_pct,
-    "ep_hidden_steady_pct": _ep_hidden_steady_pct,
-    "ep_hidden_step_pct": _ep_hidden_step_pct,
+METRICS: dict[str, Metric] = {
+    "throughput_gain_pct": _more_pct(_speed),
+    "mfu_gain_pct": _more_pct(lambda run: run.plan.mfu),
+    "step_time_added_pct": _more_pct(lambda run: run.plan.step_time_s),
+    # Expert communication hidden inside the steady one-forward-one-backward phase; over the whole step, warm-up and
+    # cool-down included.
+    "ep_hidden_steady_pct": _of_variant(lambda run: 100.0 * run.plan.hidden.ep_share_steady),
+    "ep_hidden_step_pct": _of_variant(lambda run: 100.0 * run.plan.hidden.ep_share_step),
     "ep_hidden_added_points": _ep_hidden_added_points,
-    "exchange_speedup": _exchange_speedup,
-    "waiting_share_pct": _waiting_share_pct,
-    "free_share_pct": _free_share_pct,
-    "host_event_change_pct": _host_event_change_pct,
-    "host_event_ms": _host_event_ms,
-    "baseline_host_event_ms": _baseline(_host_event_ms),
-    "bubble_share_pct": _bubble_share_pct,
-    "ideal_bubble_pct": _ideal_bubble_pct,
-    "operator_share_pct": _operator_share_pct,
+    # One dispatch of a layer's tokens, baseline over variant; whether anything hides it or not.
+    "exchange_speedup": lambda baseline, variant: dispatch_s(baseline.predicted) / dispatch_s(variant.predicted),
+    "waiting_share_pct": _of_baseline(_waiting_share_pct),
+    # Share of the step in which the device waits for the host.
+    "free_share_pct": _of_variant(lambda run: 100.0 * run.plan.breakdown.host_bound_s / run.plan.step_time_s),
+    # Change of the host's work for one layer and micro batch.
+    "host_event_change_pct": _more_pct(lambda run: host_event_s(run.predicted)),
+    "host_event_ms": _of_variant(_host_event_ms),
+    "baseline_host_event_ms": _of_baseline(_host_event_ms),
+    "bubble_share_pct": _of_variant(lambda run: 100.0 * run.plan.breakdown.pipeline_bubble_s / run.plan.step_time_s),
+    # Idle share of the pipeline if all chunks were equal.
+    "ideal_bubble_pct": _of_variant(lambda run: 100.0 * ideal_bubble(run.predicted)),
+    # Share of computation in attention, matrix products and the permute and sort class.
+    "operator_share_pct": _of_variant(lambda run: 100.0 * rewritten_share(run.predicted)),
     "operator_gain_pct": _operator_gain_pct,
-    "micro_batches": _micro_batches,
-    "mfu_pct": _mfu_pct,
-    "baseline_mfu_pct": _baseline(_mfu_pct),
-    "mfu_full_attention_pct": _mfu_full_attention_pct,
-    "baseline_mfu_full_attention_pct": _baseline(_mfu_full_attention_pct),
-    "baseline_million_tokens_per_s": _baseline(_million_tokens_per_s),
-    "throughput_ratio": _throughput_ratio,
-    "million_tokens_per_s": _million_tokens_per_s,
-    "thousand_tokens_per_s": _thousand_tokens_per_s,
-    "state_memory_ratio": _state_memory_ratio,
-    "model_memory_ratio": _model_memory_ratio,
-    "activations_saved_pct": _activations_saved_pct,
-    "activations_saved_gib": _activations_saved_gib,
+    "micro_batches": _of_variant(lambda run: float(run.plan.micro_batches)),
+    "mfu_pct": _of_variant(_mfu_pct),
+    "baseline_mfu_pct": _of_baseline(_mfu_pct),
+    "mfu_full_attention_pct": _of_variant(_mfu_full_attention_pct),
+    "baseline_mfu_full_attention_pct": _of_baseline(_mfu_full_attention_pct),
+    "baseline_million_tokens_per_s": _of_baseline(_million_tokens_per_s),
+    "throughput_ratio": _ratio(_speed),
+    "million_tokens_per_s": _of_variant(_million_tokens_per_s),
+    "thousand_tokens_per_s": _of_variant(lambda run: run.plan.tokens_per_s / 1e3),
+    # Weights, gradients and optimizer states of the mean device; with activations, of the worst stage.
+    "state_memory_ratio": _ratio(_mean_gib(STATE_KINDS)),
+    "model_memory_ratio": _ratio(_worst_gib(MODEL_KINDS)),
+    # Activations of the worst stage.
+    "activations_saved_pct": _less_pct(_worst_gib(ACTIVATIONS)),
+    "activations_saved_gib": _saved(_worst_gib(ACTIVATIONS)),
     "state_saved_gb": _state_saved_gb,
-    "peak_saved_gib": _peak_saved_gib,
+    "peak_saved_gib": _saved(lambda run: run.plan.peak_memory_gib),
 }
 
 
