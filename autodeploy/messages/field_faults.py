@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from autodeploy.messages.message import Message, joined, message_or
 
@@ -60,6 +60,11 @@ class FieldFault(ValueError):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message, self.hint = message, hint
+
+    @classmethod
+    def needs(cls, wanted: str) -> Self:
+        """Fault of a field that says nothing without another, given as `name` or `name: value`."""
+        return cls(Message("common.it_needs_field", name=wanted), Message("common.leave_it_out_or", instead=wanted))
 
 
 def fault_of(item: Mapping[str, Any]) -> tuple[str, str]:

@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
@@ -67,26 +75,25 @@ MeanTokens = Annotated[float, Field(ge=1.0, le=16_777_216.0)]
 ASSUMED_CV = 0.8  # of response lengths where only a mean is known
 
 
-def _not_above_max(mean: float | None, greatest: int | None) -> None:
-    """Lengths whose mean and greatest contradict each other."""
+def _not_below_mean(greatest: int | None, info: ValidationInfo) -> int | None:
+    """Refuses a greatest length that contradicts the mean."""
+    mean = info.data.get("mean")
     if mean is not None and greatest is not None and mean > greatest:
         raise FieldFault(
             Message("common.exceeds", one=f"mean {mean:g}", other=f"max {greatest}"),
             Message("field_fault.at_least", bound=f"{mean:g}"),
         )
+    return greatest
+
+
+Greatest = Annotated[Tokens | None, AfterValidator(_not_below_mean)]
 
 
 class PromptLength(Document):
     """Tokens of a prompt: their mean, their greatest number, or both; one stands in for the other."""
 
     mean: MeanTokens | None = None
-    max: Tokens | None = None
-
-    @field_validator("max")
-    @classmethod
-    def _max_is_the_larger(cls, value: int | None, info: ValidationInfo) -> int | None:
-        _not_above_max(info.data.get("mean"), value)
-        return value
+    max: Greatest = None
 
     @model_validator(mode="after")
     def _something_is_known(self) -> Self:
@@ -133,7 +140,7 @@ class ResponseLength(Document):
     mean: Annotated[MeanTokens | None, Field(description="after truncation; absent: all have the maximum length")] = (
         None
     )
-    max: Annotated[Tokens | None, Field(description="where the engine stops")] = None
+    max: Annotated[Greatest, Field(description="where the engine stops")] = None
     cv: Annotated[
         float | None, Field(ge=0.0, le=10.0, description=f"deviation over mean before the cut; absent: {ASSUMED_CV}")
     ] = None
@@ -146,19 +153,11 @@ class ResponseLength(Document):
         ),
     ] = None
 
-    @field_validator("max")
-    @classmethod
-    def _max_is_the_larger(cls, value: int | None, info: ValidationInfo) -> int | None:
-        _not_above_max(info.data.get("mean"), value)
-        return value
-
     @field_validator("cv")
     @classmethod
     def _spread_around_a_mean(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and "mean" in info.data and info.data["mean"] is None:
-            raise FieldFault(
-                Message("common.it_needs_field", name="mean"), Message("common.leave_it_out_or", instead="mean")
-            )
+            raise FieldFault.needs("mean")
         return value
 
     @field_validator("histogram")
@@ -272,12 +271,8 @@ class RlTraining(Document):
     @field_validator("critic")
     @classmethod
     def _critic_of_ppo(cls, value: Any, info: ValidationInfo) -> Any:
-        algorithm = info.data.get("algorithm")
-        if value is not None and algorithm is not None and algorithm != "ppo":
-            raise FieldFault(
-                Message("common.it_needs_field", name="algorithm: ppo"),
-                Message("common.leave_it_out_or", instead="algorithm: ppo"),
-            )
+        if value is not None and info.data.get("algorithm") not in {"ppo", None}:
+            raise FieldFault.needs("algorithm: ppo")
         return value
 
     @property
@@ -326,12 +321,8 @@ class RlStrategy(Document):
     @field_validator("staleness")
     @classmethod
     def _stale_only_beside_training(cls, value: int, info: ValidationInfo) -> int:
-        placement = info.data.get("placement")
-        if value and placement is not None and placement != "async":
-            raise FieldFault(
-                Message("common.it_needs_field", name="placement: async"),
-                Message("common.leave_it_out_or", instead="placement: async"),
-            )
+        if value and info.data.get("placement") not in {"async", None}:
+            raise FieldFault.needs("placement: async")
         return value
 
     @field_validator("offload")
@@ -340,10 +331,6 @@ class RlStrategy(Document):
         twice = [name for name in value if value.count(name) > 1]
         if twice:
             raise ValueError(Message("common.given_twice", name=twice[0]))
-        placement = info.data.get("placement")
-        if value and placement is not None and placement != "colocated":
-            raise FieldFault(
-                Message("common.it_needs_field", name="placement: colocated"),
-                Message("common.leave_it_out_or", instead="placement: colocated"),
-            )
+        if value and info.data.get("placement") not in {"colocated", None}:
+            raise FieldFault.needs("placement: colocated")
         return value

@@ -234,10 +234,7 @@ class TrainingSpec(Document):
         if value is None and kind == "rl_post_training":
             raise FieldFault(Message("common.is_required", name="rl"), "rl: {prompts_per_step: 512, ...}")
         if value is not None and kind in {"pretrain", "sft", "dpo"}:
-            raise FieldFault(
-                Message("common.it_needs_field", name="kind: rl_post_training"),
-                Message("common.leave_it_out_or", instead="kind: rl_post_training"),
-            )
+            raise FieldFault.needs("kind: rl_post_training")
         return value
 
     @field_validator("lora", "dpo")
