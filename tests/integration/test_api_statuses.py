@@ -64,6 +64,7 @@ async def opened(sqlite_url: str) -> AsyncIterator[Opened]:
             "plan_id": plan_id,
             "run_id": run.json()["run"]["id"],
             "name": "planset",
+            "key_id": "key_0nobodys",
             "batch_id": (await client.post("/v1/batches", json=swept)).json()["id"],
         }
         strategy = factories.spec_document() | {"strategy": {"tp": 8}}
@@ -76,6 +77,7 @@ async def opened(sqlite_url: str) -> AsyncIterator[Opened]:
             "create_check": strategy,
             "create_estimate": strategy,
             "create_ablation": SMALL,
+            "expire_key": {"expires_in_days": 1},
         }
         yield Opened(client, list(operations((await client.get("/openapi.json")).json(), known, bodies)))
 

@@ -75,6 +75,7 @@ def plans_of(session: Session) -> Iterator[list[tuple[str, str]]]:
     is_sqlite = connection.dialect.name == "sqlite"
     if not is_sqlite:
         connection.exec_driver_sql("SET enable_seqscan = off")  # of so few rows it would be cheapest
+        connection.exec_driver_sql("SET enable_indexonlyscan = off")  # cheap only once autovacuum came by
     event.listen(connection.engine, "before_cursor_execute", note)
     plans: list[tuple[str, str]] = []
     try:
