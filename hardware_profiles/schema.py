@@ -7,7 +7,7 @@ Bandwidths are one way. A field's unit is fixed and a number written in another 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Kind = Literal["datasheet", "measured", "fitted", "assumed"]
-KINDS: tuple[Kind, ...] = ("datasheet", "measured", "fitted", "assumed")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """From the strongest to the weakest ground a number can rest on."""
 
 TierKind = Literal["full_mesh", "switch", "p2p"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -40,6 +40,7 @@ from autodeploy.reports.plan_report import rule_lines
 from autodeploy.reports.wording import part_names
 from autodeploy.service.requests.intake import MAX_COMPARED
 from autodeploy.service.store.search_list import NEWEST, SearchFilter
+from autodeploy.specs.plan_details import Group
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT
@@ -231,7 +232,7 @@ def _passes(slot: Slot) -> tuple[int, int, int, int]:
 
 router = APIRouter(include_in_schema=False)
 OFFERED = 12
-GROUPS = ("search", "strategy", "time", "breakdown", "stages")
+GROUPS = get_args(Group)
 
 
 @router.get("/plans/{plan_id}")

@@ -23,11 +23,11 @@ from autodeploy.reports.operator_table import tier_name
 from autodeploy.service.searches.views import PlanView
 from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter
 from autodeploy.specs.field_errors import did_you_mean
+from autodeploy.specs.planset import STATUSES
 from autodeploy.stack.software import shipped_stacks
 
 router = APIRouter(include_in_schema=False)
 
-STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 FILTERS = ("model", "profile", "status", "tag", "author", "team")
 # The table of past searches: text of the title, what it sorts by, if anything, and whether it is a number.
 COLUMNS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -85,7 +85,6 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
 
 
 ablate_app = typer.Typer()
-MODES = ("baseline", "alone", "cumulative", "leave_one_out")
 
 
 @ablate_app.command(epilog="Example: autodeploy ablate spec.yaml --order adaptive_pipe,edpb")
@@ -143,10 +142,11 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
     """A table for each way to switch."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.wording import command_text
+    from autodeploy.specs.plan_details import Mode
 
     blocks = []
     feature, step, throughput, moved = command_text.each(lang, "feature", "s_per_step", "throughput", "moved")
-    for mode in MODES:
+    for mode in get_args(Mode):
         rows = [_ablate_cells(row, lang) for row in report.rows if row.mode == mode]
         table = table_text([feature, step, throughput, "GiB", moved], rows, right=frozenset({1, 2, 3}))
         blocks.append(f"{command_text(lang, mode)}\n{table}")

@@ -26,7 +26,7 @@ from autodeploy.reports.wording import (
     titled,
 )
 from autodeploy.specs.plan_details import Cell, ComparedPlan, Comparison, Difference, Group
-from autodeploy.specs.planset import PARTS
+from autodeploy.specs.planset import PARTS, StageMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -139,7 +139,7 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
         row("time", name, lambda pair, name=name: _figure(pair[1], name), unit, more)  # type: ignore[misc]
     for name in PARTS:
         row("breakdown", name, lambda pair, name=name: getattr(pair[1].breakdown, name), "s", False)  # type: ignore[misc]
-    for name in ("weights", "gradients", "optimizer", "activations", "workspace", "communication_buffers", "runtime"):
+    for name in StageMemory.model_fields:
         row("stages", name, lambda pair, name=name: _worst_stage(pair[1])[name], "GiB")  # type: ignore[misc]
     return Comparison(plans=tuple(map(_column, pairs)), differences=tuple(rows))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.specs.strategy import CpAlgo, Dispatcher
 from cost_models.schedule import SCHEDULES, schedules
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from cost_models.arrays import Bools, Ints
 
 
-CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
-DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical", "deepep")
+CP_ALGOS: tuple[str, ...] = get_args(CpAlgo)
+DISPATCHERS: tuple[str, ...] = get_args(Dispatcher)
 HYBRID_DEGREES: tuple[int, ...] = (2, 4, 8)  # of the Ulysses part of hybrid context parallelism
 CHOICES: Mapping[str, Sequence[str]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.messages import Message, joined
 from autodeploy.space.candidates import CHOICES, CP_ALGOS, DISPATCHERS
+from autodeploy.specs.derived_fields import OPTIMIZER_MEMORY
 from cost_models.schedule import SCHEDULES, searched
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("keep_gathered", ("keep_gathered",)),
     _degree("dp_replicate"),
     Knob("tp_pp_dp_mapping", ("tp_pp_dp_mapping",), matters_with="pp"),
-    Knob("optimizer_memory", ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")),
+    Knob("optimizer_memory", OPTIMIZER_MEMORY),
 )
 
 
@@ -93,7 +94,6 @@ LEAST_TOKENS = 4096  # of a sequence on a context-parallel rank; MindSpeed auto-
 RESTRICTED = (
     *("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "cp_algo", "schedule", "moe_dispatcher", "dp_replicate"),
 )
-OPTIMIZER_MEMORY = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")  # at most one of them
 
 
 @dataclass(frozen=True)

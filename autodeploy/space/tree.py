@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.space.candidates import Candidates
+from autodeploy.specs.derived_fields import OPTIMIZER_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ CUT_AXES = (
 EXPERT_AXES = ("ep", "etp", "moe_dispatcher")  # of a cut: how experts are cut and reached
 SHAPE_AXES = ("pp", "dp", "micro_batches", "tp_pp_dp_mapping")  # of a pipeline
 WAY_AXES = ("schedule", "vpp")
-OPTIMIZER_STATE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
+OPTIMIZER_STATE_AXES = OPTIMIZER_MEMORY
 
 MOST_CODES = 1 << 62
 DENSE_CODES = 4  # codes a row up to which a table of all codes is cheaper than sorting

@@ -24,7 +24,7 @@ FOLLOWS: Final[dict[str, frozenset[str]]] = {
 LAID_OUT: Final = ("layers_per_stage", "recompute", "swap", "swap_per_stage")
 SWITCHED: Final = ("fsdp", "swap_optimizer", "reuse_fp32_param")
 """Fields of a strategy that are features, too: a search can be asked for them."""
-OPTIMIZER_MEMORY: Final = frozenset({"swap_optimizer", "reuse_fp32_param", "virtual_optimizer"})
+OPTIMIZER_MEMORY: Final = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 """Places of optimizer states, of which a strategy has one; the last one is a feature alone."""
 OF_ALL_AXES: Final = frozenset({*LAID_OUT, *SWITCHED, "distributed_optimizer", "dp_replicate", "features"})
 """Fields that a search decides anew for any other axes: layers, memory, shards, and which features are of use."""
@@ -48,8 +48,8 @@ def of_plan(before: Strategy, after: Strategy, given: Collection[str]) -> Strate
     names = (Strategy.model_fields.keys() - gone) | set(given)
     fields = {name: getattr(after, name) for name in names if getattr(after, name) is not None}
     off = {name for name in SWITCHED if name in given and not fields.get(name)}
-    if any(name in given and fields.get(name) for name in OPTIMIZER_MEMORY & fields.keys()):
-        off |= OPTIMIZER_MEMORY - set(given)
+    if any(name in given and fields.get(name) for name in OPTIMIZER_MEMORY if name in fields):
+        off |= set(OPTIMIZER_MEMORY) - set(given)
     fields |= {name: False for name in off & fields.keys()}
     if "features" not in given and "features" in fields:
         fields["features"] = tuple(name for name in after.features if name not in off)

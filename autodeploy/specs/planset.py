@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from autodeploy.specs.spec import spec_hash
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import RouterKind
 from autodeploy.specs.training_run import TrainingRun
+from hardware_profiles.schema import Kind
 
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
@@ -33,7 +34,7 @@ def _without(document: Any, retired: frozenset[str]) -> Any:
 
 
 Status = Literal["queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed"]
-Kind = Literal["datasheet", "measured", "fitted", "assumed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 # A bound of 0, and so a gap of 1, was not proven: documents of earlier versions have them.
 Bound = Annotated[float | None, AfterValidator(lambda bound: bound or None)]

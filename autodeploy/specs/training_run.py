@@ -12,6 +12,7 @@ from autodeploy.specs.diagnostics import Text
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import Sequences
 from hardware_profiles.magnitudes import GigabytesPerSecond, Hours, Interval, TokenCount, Watts
+from hardware_profiles.schema import Kind
 
 MAX_PHASES = 16
 MAX_RAMP_STEPS = 64
@@ -137,7 +138,7 @@ class Prior(Document):
     name: str
     value: float
     unit: str
-    kind: Literal["datasheet", "measured", "fitted", "assumed"]
+    kind: Kind
     source: str
     note: str = ""
 

@@ -12,6 +12,7 @@ from autodeploy.formats.megatron.launch import flag_changes
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.specs.answers import DEFAULT_REGRESSION, CheckLimits, CheckReport, Compared, Gate, Remedy, Shortage
+from autodeploy.specs.derived_fields import OPTIMIZER_MEMORY
 from autodeploy.specs.spec import spec_hash
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.releases import framework_for
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 # Changes of a strategy that free memory, each predicted.
 # Modules worth recomputing alone; the others are parts of these or free little.
 MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
-OPTIMIZER = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 MAX_REMEDIES = 3
 # A single change that costs less than this share of a step needs no company.
 CHEAP_SLOWDOWN = 0.01
@@ -79,7 +79,7 @@ def single_changes(plan: Plan, rules: LaunchRules) -> Iterator[Change]:
         yield Change("distributed_optimizer", _set(distributed_optimizer=True))
     if strategy.tp > 1 and not strategy.sequence_parallel:
         yield Change("sequence_parallel", _set(sequence_parallel=True))
-    for name in OPTIMIZER:
+    for name in OPTIMIZER_MEMORY:
         already = name in strategy.features or getattr(strategy, name, False)
         if name in rules.features and not already:
             fields = {name: True} if name in Strategy.model_fields else {}
@@ -210,7 +210,7 @@ def _kind(change: Change) -> str:
     kind = change.name.partition(":")[0]
     if kind.startswith("recompute"):
         return "recompute"
-    return "optimizer" if kind in OPTIMIZER else kind
+    return "optimizer" if kind in OPTIMIZER_MEMORY else kind
 
 
 def _one_of_each_kind(tried: list[Tried]) -> list[Tried]:

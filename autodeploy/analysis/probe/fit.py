@@ -9,7 +9,7 @@ once more with the scatter that each kind of measurement turned out to have.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 # What the formulas say of a measurement on a machine.
-OPERATORS = frozenset({"gemm", "grouped_gemm", "attention", "vector", "movement"})
+OPERATORS = frozenset(get_args(OperatorKind))
 # Added by an operator of its own: the 16-bit product is read, the FP32 sum read and written.
 UNFUSED_ADDITION_BYTES = 10.0
 LOOP = "loop"  # groups multiplied one by one, for want of a kernel that takes them together

@@ -11,9 +11,8 @@ from autodeploy.analysis.launch_checks.launch_check import MODULES
 from autodeploy.formats.megatron.launch import flag_changes
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
-from autodeploy.space.space import OPTIMIZER_MEMORY
 from autodeploy.specs.answers import GainAt, Improvement, ImproveReport
-from autodeploy.specs.derived_fields import of_launch
+from autodeploy.specs.derived_fields import OPTIMIZER_MEMORY, of_launch
 from autodeploy.specs.search import RL_AXES, value_of
 from autodeploy.specs.software import SoftwareSpec, run_of, software_for, stack_for
 from autodeploy.specs.spec import Spec, no_strategy, spec_hash

@@ -335,7 +335,7 @@ def _ranks(plans: Sequence[Plan]) -> list[str]:
     return [", ".join(names.get(index, ())) for index in range(len(plans))]
 
 
-def _whiskers(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
+def _whiskers(values: Sequence[float], ends: Sequence[tuple[float, float]], colour: str = REFERENCE) -> dict[str, Any]:
     """Intervals around values."""
     both = list(zip(values, ends, strict=True))
     return {
@@ -345,7 +345,7 @@ def _whiskers(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> d
         "arrayminus": [max(0.0, value - low) for value, (low, _) in both],
         "thickness": 1,
         "width": 4,
-        "color": REFERENCE,
+        "color": colour,
     }
 
 
@@ -401,15 +401,11 @@ def days_and_cost(comparison: ClusterComparison, titles: Sequence[str], lang: La
                     "symbol": SYMBOLS[index % len(SYMBOLS)],
                     "line": {"width": 1.5, "color": "#ffffff"},
                 },
-                error_x={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [point.days_high - point.days for point in points],
-                    "arrayminus": [point.days - point.days_low for point in points],
-                    "thickness": 1,
-                    "width": 4,
-                    "color": CLUSTER_COLOURS[index % len(CLUSTER_COLOURS)],
-                },
+                error_x=_whiskers(
+                    [point.days for point in points],
+                    [(point.days_low, point.days_high) for point in points],
+                    CLUSTER_COLOURS[index % len(CLUSTER_COLOURS)],
+                ),
                 customdata=[[degrees(point.strategy), f"{point.num_npus:,}"] for point in points],
                 hovertemplate=f"{titles[index]} \u00d7 %{{customdata[1]}}<br>%{{customdata[0]}}<br>%{{x:.1f}} "
                 f"{words['days']}, %{{y:,.0f}}<extra></extra>",

@@ -19,7 +19,6 @@ from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, C
 from autodeploy.space.rules import WORDS, load_rules, scope_of
 from autodeploy.space.space import (
     KNOBS,
-    OPTIMIZER_MEMORY,
     RESTRICTED,
     Knob,
     allowed_values,
@@ -28,6 +27,7 @@ from autodeploy.space.space import (
     pin_text,
     values_left,
 )
+from autodeploy.specs.derived_fields import OPTIMIZER_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -17,7 +17,8 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.service.store.base import first_id_at
 from autodeploy.service.store.searches import indexed_status
-from autodeploy.service.store.tables import STATUSES, WHOLE_NUMBERS, SearchRow, TagRow
+from autodeploy.service.store.tables import WHOLE_NUMBERS, SearchRow, TagRow
+from autodeploy.specs.planset import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,11 +13,11 @@ from autodeploy.service.store.tables import (
     CONTENT_DIGITS,
     OVERLAYS_AT,
     QUEUED,
-    STATUSES,
     PlanRow,
     SearchRow,
     TagRow,
 )
+from autodeploy.specs.planset import STATUSES
 from autodeploy.specs.resources import iso
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from autodeploy.service.store.base import Base
+from autodeploy.specs.planset import STATUSES
 
 # The tables of API keys and of browsers that logged in with one.
 DEFAULT_TEAM = "default"
@@ -229,8 +230,6 @@ class BatchRow(Base):
 
 
 pass  # whoever knows one table knows all
-
-STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 
 
 # A list sorted by one of these walks its index; of figures, searches without one are not in it.
