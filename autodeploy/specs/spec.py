@@ -14,7 +14,7 @@ from pydantic import ValidationError, model_validator
 from autodeploy.kit.errors import ConflictError, FieldError, SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message, recovered
-from autodeploy.messages.field_faults import MOST_HINTS
+from autodeploy.messages.field_faults import MOST_HINTS, FieldFault
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.diagnostics import Doubts, Unmodelled, changes_the_result
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 # What parts of a spec say of reinforcement learning, held against each other.
 AXES_OF = ("fix", "allow", "forbid")
+OF_REINFORCEMENT = "training.kind: rl_post_training"
 
 
 def rl_faults(spec: Spec) -> list[FieldError]:
@@ -52,22 +53,23 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
     target = spec.search.target
     if FRAMEWORKS[target].post_trains:
         others = [name for name, each in FRAMEWORKS.items() if not each.post_trains]
-        message = Message("common.it_needs_field", name="training.kind: rl_post_training")
+        message = Message("common.it_needs_field", name=OF_REINFORCEMENT)
         yield FieldError("/search/target", message, Message("common.one_of", names=", ".join(others)))
-    hint = Message("common.leave_it_out_or", instead="training.kind: rl_post_training")
     for field in AXES_OF:
         for axis in getattr(spec.search, field):
             if axis.startswith("rl."):
-                yield FieldError(
-                    f"/search/{field}/{axis}",
-                    Message("common.it_needs_field", name="training.kind: rl_post_training"),
-                    hint,
-                )
+                yield _needs(f"/search/{field}/{axis}", OF_REINFORCEMENT)
     if spec.search.off_policy:
-        needed = Message("common.it_needs_field", name="training.kind: rl_post_training")
-        yield FieldError("/search/off_policy", needed, hint)
+        yield _needs("/search/off_policy", OF_REINFORCEMENT)
     if spec.strategy is not None and spec.strategy.rl is not None:
-        yield FieldError("/strategy/rl", Message("common.it_needs_field", name="training.kind: rl_post_training"), hint)
+        yield _needs("/strategy/rl", OF_REINFORCEMENT)
+
+
+def _needs(path: str, wanted: str, *instead: str) -> FieldError:
+    """Fault of a field that says nothing without another; instead : further ones that would have it."""
+    needed = FieldFault.needs(wanted)
+    hint = Message("common.leave_it_out_or", instead=", ".join((wanted, *instead))) if instead else needed.hint
+    return FieldError(path, needed.message, hint)
 
 
 def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
@@ -79,11 +81,8 @@ def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
         )
     for path, given in (("/run", spec.run), ("/training/tokens", spec.training.tokens)):
         if given is not None:
-            yield FieldError(
-                path,
-                Message("common.excludes_it", what="training.kind: rl_post_training"),
-                Message("common.leave_it_out"),
-            )
+            message = Message("common.excludes_it", what=OF_REINFORCEMENT)
+            yield FieldError(path, message, Message("common.leave_it_out"))
     yield from _pinned(search, cards)
     if strategy is not None and strategy.rl is None:
         message = Message("common.is_required", name="strategy.rl")
@@ -97,10 +96,7 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     fixed: dict[str, Any] = {str(axis): value for axis, value in search.fix.items()}
     placement, generating = fixed.get("rl.placement"), fixed.get("rl.generation_npus")
     if fixed.get("rl.staleness") and placement not in (None, "async"):
-        message = Message("common.it_needs_field", name="rl.placement: async")
-        yield FieldError(
-            "/search/fix/rl.staleness", message, Message("common.leave_it_out_or", instead="rl.placement: async")
-        )
+        yield _needs("/search/fix/rl.staleness", "rl.placement: async")
     if generating is not None and placement == "colocated":
         message = Message("common.excludes_it", what="rl.placement: colocated")
         yield FieldError(
@@ -111,12 +107,7 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     if generating is not None and cards is not None and generating >= cards:
         yield _none_trains("/search/fix/rl.generation_npus", generating, cards)
     if fixed.get("rl.offload", "none") != "none" and placement in ("separate", "async"):
-        message = Message("common.it_needs_field", name="rl.placement: colocated")
-        yield FieldError(
-            "/search/fix/rl.offload",
-            message,
-            Message("common.leave_it_out_or", instead="rl.placement: colocated, search.target: verl"),
-        )
+        yield _needs("/search/fix/rl.offload", "rl.placement: colocated", "search.target: verl")
     trainer = FRAMEWORKS[search.target]
     if not trainer.generates_beside and placement in ("separate", "async"):
         message = Message("specs.colocated_only", title=trainer.title)

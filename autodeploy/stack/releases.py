@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -115,22 +115,20 @@ def _shipped() -> tuple[Release, ...]:
     return tuple(map(_release, shipped("autodeploy.stack", "releases.yaml")))
 
 
-def _release(record: dict[str, object]) -> Release:
-    components = record["components"]
-    assert isinstance(components, dict)
-    vendors, without, like = record.get("vendors"), record.get("without", []), record.get("like", [])
-    assert isinstance(without, list)
-    assert isinstance(like, list)
+def _release(record: dict[str, Any]) -> Release:
+    vendors = record.get("vendors")
     return Release(
-        name=str(record["name"]),
-        title=Message.of_record(f"release_title.{record['name']}", str(record["title"])),
-        framework=str(record["framework"]),
-        vendors=tuple(map(str, vendors)) if isinstance(vendors, list) else None,
-        components=MappingProxyType({name: Component(name=name, **part) for name, part in components.items()}),
-        is_default=bool(record.get("default", False)),
-        cuts_latents=bool(record.get("cuts_latents", False)),
-        without=tuple(map(str, without)),
-        like=tuple(map(str, like)),
+        name=record["name"],
+        title=Message.of_record(f"release_title.{record['name']}", record["title"]),
+        framework=record["framework"],
+        vendors=None if vendors is None else tuple(vendors),
+        components=MappingProxyType(
+            {name: Component(name=name, **part) for name, part in record["components"].items()}
+        ),
+        is_default=record.get("default", False),
+        cuts_latents=record.get("cuts_latents", False),
+        without=tuple(record.get("without", ())),
+        like=tuple(record.get("like", ())),
     )
 
 
