@@ -381,16 +381,14 @@ def why_not(
 
 def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass; what was completed."""
-    from autodeploy.messages import Message, in_language
     from autodeploy.reports.comparison import answer_lines
-    from autodeploy.reports.wording import report_text
+    from autodeploy.reports.wording import change_lines, report_text
 
     first, *rest = answer_lines(answer, lang)
     lines = [first, *("  " + text for text in rest)]
     if answer.nearest:
         lines.append("  " + report_text(lang, "nearest_changes"))
-        changes = (Message("common.place", place=n.change, message=n.effect) for n in answer.nearest)
-        lines += [f"    - {in_language(change, lang)}" for change in changes]
+        lines += [f"    - {change}" for change in change_lines(answer.nearest, lang)]
     return "\n".join(lines)
 
 

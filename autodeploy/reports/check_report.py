@@ -27,6 +27,7 @@ from autodeploy.reports.wording import (
     excess_words,
     memory_name,
     part_name,
+    peak_words,
     percent,
     remedy_name,
     report_text,
@@ -89,13 +90,7 @@ def verdict_line(report: CheckReport, lang: Language = "en") -> str:
         facts_of = [f"{seconds(before.plan.step_time_s)} -> {seconds(plan.step_time_s)} s"]
         facts_of += [f"{part_name(lang, each.part)} {each.after_s - each.before_s:+.3g} s" for each in moved]
         parts.append(bracketed(lang, change, report_text(lang, "comma").join(facts_of)))
-    memory = {"peak": f"{plan.peak_memory_gib:.1f}", "limit": f"{plan.memory_limit_gib:.1f}"}
-    if not plan.fits:
-        parts.append(excess_words(plan, lang))
-    elif plan.p_fits is not None:
-        parts.append(report_text(lang, "fits_with_chance", **memory, chance=chance(plan.p_fits)))
-    else:
-        parts.append(report_text(lang, "peak_of_limit", **memory))
+    parts.append(peak_words(plan, lang) if plan.fits else excess_words(plan, lang))
     failed = sum(not gate.passed for gate in report.gates)
     parts += [check_text(lang, "gates_failed", count=failed)] if failed else []
     return report_text(lang, "semicolon").join(parts)

@@ -22,11 +22,11 @@ from autodeploy.reports.run_facts import days, generation_in_words, plans_table,
 from autodeploy.reports.tables import INDENT, Block, aligned, in_columns
 from autodeploy.reports.wording import (
     bracketed,
-    chance,
     choice_parts,
     degrees,
     pad,
     part_name,
+    peak_words,
     percent,
     quantity,
     report_text,
@@ -109,11 +109,7 @@ def _speed(plan: Plan, lang: Language) -> str:
 
 def _memory(plan: Plan, lang: Language) -> str:
     """Peak, limit and the chance to fit; how long the run takes."""
-    values = {"peak": f"{plan.peak_memory_gib:.1f}", "limit": f"{plan.memory_limit_gib:.1f}"}
-    if plan.p_fits is None:
-        parts = [report_text(lang, "peak_of_limit", **values)]
-    else:
-        parts = [report_text(lang, "fits_with_chance", **values, chance=chance(plan.p_fits))]
+    parts = [peak_words(plan, lang)]
     if plan.run is not None and plan.run.days is not None:
         tokens = quantity(sum(phase.tokens for phase in plan.run.phases))
         parts.append(report_text(lang, "days_for", days=days(plan.run.days), tokens=tokens))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import Message, in_language, joined, label, text_of
+from autodeploy.messages import in_language, joined, label, text_of
 from autodeploy.reports.recommendation import (
     box_table,
     ignorance_lines,
@@ -18,6 +18,7 @@ from autodeploy.reports.wording import (
     ACRONYMS,
     bracketed,
     chance,
+    change_lines,
     check_text,
     choices,
     convention_words,
@@ -502,8 +503,7 @@ def no_plan(plan_set: PlanSet, lang: Language) -> list[Block]:
         return [Block(report_text(lang, "infeasible"))]
     rules = report_text(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules)
     binding = [report_text(lang, "binding", rules=rules)] if rules else []
-    changes = (Message("common.place", place=near.change, message=near.effect) for near in reason.nearest)
-    nearest = [in_language(change, lang) for change in changes]
+    nearest = change_lines(reason.nearest, lang)
     return [
         Block(report_text(lang, "infeasible"), binding),
         Block(report_text(lang, "nearest_changes" if nearest else "no_nearest"), nearest),

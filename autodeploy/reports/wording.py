@@ -7,15 +7,15 @@ import unicodedata
 from functools import partial
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import Language, Section, section_texts, text_of
+from autodeploy.messages import Language, Message, Section, in_language, section_texts, text_of
 from autodeploy.specs.strategy import ChoiceKey
 from cost_models.schedule import SCHEDULES, schedule
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import NearestChange, Plan
     from autodeploy.specs.strategy import Recompute, Strategy
 
 
@@ -242,6 +242,19 @@ def excess_words(plan: Plan, lang: Language) -> str:
         return report_text(lang, "fits_to_tokens", tokens=f"{plan.fits_to_tokens:,}", **needs)
     key = "may_not_fit" if plan.may_fit else "does_not_fit"
     return report_text(lang, key, excess=f"{plan.highest_gib - plan.memory_limit_gib:.1f}")
+
+
+def peak_words(plan: Plan, lang: Language) -> str:
+    """Peak and limit of memory [GiB], and the chance to fit where it is known."""
+    values = {"peak": f"{plan.peak_memory_gib:.1f}", "limit": f"{plan.memory_limit_gib:.1f}"}
+    if plan.p_fits is None:
+        return report_text(lang, "peak_of_limit", **values)
+    return report_text(lang, "fits_with_chance", **values, chance=chance(plan.p_fits))
+
+
+def change_lines(changes: Iterable[NearestChange], lang: Language) -> list[str]:
+    """The nearest strategies that pass: what changes, and to what effect."""
+    return [in_language(Message("common.place", place=near.change, message=near.effect), lang) for near in changes]
 
 
 def fullest_stage(plan: Plan) -> int:
