@@ -287,6 +287,3 @@ def _on_one_stage(strategy: Strategy, launchable: frozenset[str] | None) -> Stra
             "swap_per_stage": counts(strategy.swap_per_stage, "swap_"),
         }
     )
-
-
-__all__ = ["Degrees", "Shape", "degrees_of", "most_dropped", "rehearsal_of"]
