@@ -285,7 +285,7 @@ def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] 
     whole = _with_parents(document, documents, errors, ())
     facts = {} if errors else {section: _facts(section, whole.pop(section, None), errors) for section in SECTIONS}
     plain = {key: value for key, value in whole.items() if value is not None and key not in {"inherits", *SECTIONS}}
-    head = _read(Head, {"family": whole.get("name"), **plain}, errors)
+    head = _read(Head, {"family": str(whole.get("name", "")), **plain}, errors)
     if head is None or errors:
         raise SpecError(errors=tuple(errors))
     return Stack.model_construct(**dict(head), facts=facts)
