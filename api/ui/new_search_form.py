@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from api.ui.formats import product_name
-from autodeploy.specs.search import Numerics, Objective
+from autodeploy.specs.search import Effort, Objective
 from autodeploy.specs.training import Precision
+from autodeploy.stack.features import Numerics
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _search() -> tuple[Field, ...]:
         Field("/search/objective", "objective", "choice", "step_time", _same(get_args(Objective)), advanced=True),
         Field("/search/target", "target", "choice", DEFAULT, _named(_pre_training()), advanced=True),
         Field("/search/numerics", "numerics", "choice", "reordered", _same(get_args(Numerics)), advanced=True),
-        Field("/search/effort", "effort", "choice", "default", _same(("fast", "default", "deep")), advanced=True),
+        Field("/search/effort", "effort", "choice", "default", _same(get_args(Effort)), advanced=True),
         Field("/search/top_k", "top_k", "integer", "5", advanced=True),
         Field(
             "/search/distinct", "distinct", "choice", "strategies", _same(("strategies", "placements")), advanced=True

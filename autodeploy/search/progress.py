@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.search_space import SearchSpace
     from autodeploy.specs.planset import Counts, PlanSet
 
+Kind = Literal["enumerated", "incumbent", "bound", "solved", "finished"]
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -26,7 +28,7 @@ class Progress:
     "enumerated" has it, since nothing changes it afterwards.
     """
 
-    kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"]
+    kind: Kind
     message: str
     enumerated: int = 0
     rejected: int = 0
@@ -66,7 +68,7 @@ class SearchReporter:
 
     def _send(
         self,
-        kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"],
+        kind: Kind,
         message: str,
         **more: float | dict[str, int] | None,
     ) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from autodeploy.kit.errors import FieldError, UnsupportedError
 from autodeploy.messages import Message, joined
-from autodeploy.stack.features import FEATURES, GROUPS, expand, variants_of
+from autodeploy.stack.features import FEATURES, GROUPS, Numerics, expand, variants_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
 
-_RANK = {"exact": 0, "reordered": 1, "lossy": 2}
+_RANK = {name: rank for rank, name in enumerate(get_args(Numerics))}  # the strictest first
 # Kinds of model that a record may name.
 _KINDS: dict[str, Callable[[ModelSpec], bool]] = {
     "moe": lambda model: model.is_moe,

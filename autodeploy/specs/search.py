@@ -23,6 +23,7 @@ from autodeploy.messages.field_faults import FieldFault, one_of
 from autodeploy.specs.base import Document, omitted
 from autodeploy.specs.rl import GenerationLayout, Offload, RlStrategy
 from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
+from autodeploy.stack.features import Numerics
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 from autodeploy.stack.releases import Release, release_of, releases
 from cost_models.schedule import SCHEDULES
@@ -144,7 +145,7 @@ Target = Annotated[
     BeforeValidator(_framework),
     WithJsonSchema({"enum": list(FRAMEWORKS), "title": "Target", "type": "string"}),
 ]
-Numerics = Literal["exact", "reordered", "lossy"]
+Effort = Literal["fast", "default", "deep"]
 Switch = Literal["on", "off", "auto"]
 Axis = Literal[
     "tp",
@@ -267,7 +268,7 @@ class SearchSpec(Document):
     memory_limit_gib: Annotated[Gibibytes, Field(le=4096)] | None = None
     host_memory_reserved_gib: Annotated[float, Field(ge=0, le=65_536)] = 128.0
     gap: Annotated[float, Field(ge=0, le=1)] = 0.02
-    effort: Literal["fast", "default", "deep"] | Work = "default"
+    effort: Effort | Work = "default"
     time_limit_s: Annotated[Seconds, Field(le=86_400)] = 120.0
     mode: Literal["reproducible", "fast"] = "reproducible"
     risk: Annotated[

@@ -158,6 +158,9 @@ class RunPhase(Document):
     layout_change_s: float = 0.0
 
 
+RecoveryName = Literal["none", "ttp", "ttp+reboot"]
+
+
 class TrainingRun(Document):
     """A run from its first step to its last, restarts included.
 
@@ -182,7 +185,7 @@ class TrainingRun(Document):
     checkpoint_interval_s: float
     restart_s: float
     recovery: Annotated[
-        Literal["none", "ttp", "ttp+reboot"],
+        RecoveryName,
         omitted(
             "how failures are met, by the plan's features: back to a checkpoint, with the states that are "
             "saved at the failure, or with failed processes alone started again",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from autodeploy.specs.training_run import Prior
 from cost_models.goodput import job_failure_interval_s
@@ -13,7 +13,7 @@ from hardware_profiles.shipped_yaml import shipped
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from autodeploy.specs.training_run import RunSpec
+    from autodeploy.specs.training_run import RecoveryName, RunSpec
 
 HOUR_S = 3600.0
 
@@ -39,7 +39,7 @@ class Conditions:
 class Recovery:
     """Recovery from a run's failures: the share that leaves a copy of the states, seconds until work goes on."""
 
-    name: Literal["none", "ttp", "ttp+reboot"]
+    name: RecoveryName
     share: float
     recovery_s: float
     priors: tuple[Prior, ...]
