@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-COUNT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+COUNT = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND backend_type = 'client backend'"  # autovacuum has its own
+)
 
 
 @pytest.mark.parametrize(("slots", "listens", "most"), [(1, False, 3), (2, False, 4), (1, True, 4)])

@@ -80,7 +80,7 @@ NOT_RUN = {
     "torchenv/bin/pip": "an environment with torch",
     "autodeploy probe": "tests/unit/test_probe_script.py runs the script that it writes",
     "autodeploy calibrate autodeploy_probe.json": "written on the reader's machines; tests/unit/test_probe_fit.py",
-    "autodeploy/bin/pip": "an install from a wheelhouse",
+    "planner/bin/pip": "an install from a wheelhouse",
     "python3 -m venv": "an install from a wheelhouse",
     "torchrun": "needs devices",
     "EXTRA_ARGS=": "launches training",
