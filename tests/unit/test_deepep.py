@@ -93,6 +93,21 @@ def test_records_name_it_in_any_word(word: str, as_feature: bool) -> None:
     assert word not in record.strategy.features
 
 
+@pytest.mark.parametrize(("profile", "searched"), [("nvidia-h100", True), ("ascend-800t-a2", False)])
+def test_searches_without_a_target_consider_it_where_a_release_of_the_chips_launches_it(
+    profile: str, searched: bool
+) -> None:
+    spec = read_spec_document(
+        {
+            "model": "qwen3-30b-a3b",
+            "cluster": {"profile": profile, "num_npus": 16},
+            "training": {"seq_length": 4096, "global_batch_size": 64},
+            "search": {"target": "any"},
+        }
+    )
+    assert planner.prepare(spec).context.launches_deepep is searched
+
+
 def test_only_releases_without_mindspeed_launch_it() -> None:
     """Every release of Megatron-LM alone: MindSpeed brings no kernels of it, though its parsers know the word."""
     launch = {release.name for release in releases() if launched_facts(release)["launches_deepep"]}

@@ -235,3 +235,20 @@ def test_wrong_prices_are_told_at_their_place(terms: Any, pointer: str) -> None:
     with pytest.raises(SpecError) as error:
         spec_of("dense 7B", risk=terms)
     assert [each.path for each in error.value.errors] == [pointer]
+
+
+def test_a_first_plan_with_an_empty_chunk_meets_one_whose_chunks_are_filled() -> None:
+    """The chunk holds the prediction module and the head, for which the layers of its stage make room."""
+    fixed = {"tp": 1, "cp": 1, "pp": 4, "vpp": 2, "ep": 8, "micro_batch_size": 1, "schedule": "dualpipev"}
+    document = {
+        "model": {"preset": "glm-4.5-air", "num_hidden_layers": 13},
+        "cluster": {"profile": "cloudmatrix-384", "num_npus": 16},
+        "training": {"seq_length": 4096, "global_batch_size": 64},
+        "search": {"effort": "fast", "fix": fixed},
+    }
+    found = advised(read_spec_document(document))
+    assert found is not None
+    filled = [each for each in found.weighed if each.solved.plan.layout.sum(axis=-1).all()]
+    assert filled
+    assert len(filled) < len(found.weighed)
+    assert found.weighed[0].expected_s <= min(each.expected_s for each in filled)
