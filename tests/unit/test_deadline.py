@@ -235,6 +235,18 @@ def test_a_search_without_time_for_a_plan_says_so() -> None:
     assert caught.value.errors[0].path == "/search/time_limit_s"
 
 
+def test_a_plan_that_was_found_is_told_where_no_time_is_left_to_describe_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(deadline: Deadline, _part: object) -> None:
+        deadline.out_of_time = True
+
+    for name in ("describe", "last"):
+        monkeypatch.setattr(Deadline, name, cut_off)
+    search = {"top_k": 3, "effort": "fast", "fix": {"tp": 1, "cp": 1, "micro_batch_size": 1}}
+    cluster = {"profile": "ascend-800t-a2", "num_npus": 8}
+    document = {"model": "qwen3-8b", "cluster": cluster, "training": BIG["training"], "search": search}
+    assert len(plan(read_spec_document(document)).plans) == 1
+
+
 def test_a_cancelled_search_ends_soon() -> None:
     asked: list[float] = []
 
