@@ -23,18 +23,13 @@ IN_A_PAGE = """() => {
 USUAL_IN_A_PAGE_MS = 25.0
 
 
-def additions_s() -> float:
-    """Seconds of this thread's processor time that a loop of ADDITIONS takes now."""
+def limit_here_s(limit_s: float) -> float:
+    """Seconds of this thread that take now what `limit_s` take on the usual machine; at least `limit_s`."""
     began_s = time.thread_time()
     total = 0
     for number in range(ADDITIONS):
         total += number
-    return time.thread_time() - began_s
-
-
-def slowness(*measured_s: float) -> float:
-    """Times that this machine takes longer than the usual one, by the slowest of the loops measured; at least 1."""
-    return max(1.0, *(each_s / USUAL_S for each_s in measured_s))
+    return limit_s * max(1.0, (time.thread_time() - began_s) / USUAL_S)
 
 
 @contextmanager
@@ -43,11 +38,11 @@ def at_most(limit_s: float) -> Iterator[None]:
 
     The loop is measured before and after, so that a machine which became slow within the block is known to be so.
     """
-    before_s = additions_s()
+    before_s = limit_here_s(limit_s)
     began_s = time.thread_time()
     yield
     took_s = time.thread_time() - began_s
-    allowed_s = limit_s * slowness(before_s, additions_s())
+    allowed_s = max(before_s, limit_here_s(limit_s))
     assert took_s < allowed_s, f"{took_s:.3f} s of the processor, at most {allowed_s:.3f} s allowed here"
 
 

@@ -17,7 +17,7 @@ from autodeploy.search.branch_and_bound.candidate_bounds import CandidateBounds
 from autodeploy.search.branch_and_bound.search_space import SearchSpace, search_space
 from autodeploy.search.planner import budget_of, plan, prepare
 from autodeploy.specs.reading import read_spec_file
-from tests.support.pace import additions_s, slowness
+from tests.support.pace import limit_here_s
 
 if TYPE_CHECKING:
     from autodeploy.search.branch_and_bound.frontier import SearchState
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
 SOON_S = 0.5  # on the usual machine
-
-
-def soon_s() -> float:
-    return SOON_S * slowness(additions_s())
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +91,13 @@ def test_cancelling_returns_the_plan_and_a_valid_bound(
     whole = Polls(None)
     proven = run(space, whole, monkeypatch)
     assert whole.count > 20
-    assert whole.longest_s < soon_s()
+    assert whole.longest_s < limit_here_s(SOON_S)
     # CP-SAT polls by the clock: another run has some more or some less.
     for place in (1, whole.count // 2):
         polls = Polls(place)
         known: list[float] = []
         found = run(space, polls, monkeypatch, known)
-        assert time.process_time() - polls.cancelled_s < soon_s()
+        assert time.process_time() - polls.cancelled_s < limit_here_s(SOON_S)
         assert found.cancelled
         assert known, "there was a plan before bounds were raised"
         assert found.best[0].solution.step_s <= known[-1]
@@ -128,5 +124,5 @@ def test_cancelling_while_strategies_are_swept_ends_soon_without_a_plan() -> Non
             result = plan(spec, should_cancel=polls)
         except SearchCancelled:  # what did not look in time was interrupted
             result = None
-        assert time.process_time() - polls.cancelled_s < soon_s()
+        assert time.process_time() - polls.cancelled_s < limit_here_s(SOON_S)
         assert result is None or (result.status == "cancelled" and not result.plans)

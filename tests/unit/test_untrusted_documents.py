@@ -29,7 +29,7 @@ from tests.support import document_fuzz
 from tests.support.document_fuzz import MOST_MB, MOST_S, pumped_all
 from tests.support.document_grammars import FORMATS
 from tests.support.hostile_documents import DOCUMENTS, RECIPE
-from tests.support.pace import additions_s, at_most, slowness
+from tests.support.pace import at_most, limit_here_s
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ GENERATED = 60
 def held(found: document_fuzz.Findings) -> None:
     assert found.documents
     assert not found.tracebacks, found.faults
-    assert found.most_s < MOST_S * slowness(additions_s()), found.faults
+    assert found.most_s < limit_here_s(MOST_S), found.faults
     assert found.most_mb < MOST_MB, found.faults
 
 
