@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ import pytest
 
 from api.app import create_app
 from autodeploy.kit.settings import Settings
+from autodeploy.service.requests.callers import AccessService, KeyView
 from autodeploy.service.session import Services, open_services
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 QUICK = "tests.quick_planner"
 WAIT_S = 90.0
+WAIT = {"Prefer": "wait=60"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -164,3 +167,53 @@ async def running_app(settings: Settings, *, planner: str = QUICK) -> AsyncItera
         httpx.AsyncClient(transport=transport, base_url="http://test", timeout=WAIT_S) as client,
     ):
         yield client
+
+
+@dataclass(frozen=True)
+class Site:
+    """An app that asks for keys; keys by team and scope: two teams, `vision` and `speech`, and an admin."""
+
+    client: httpx.AsyncClient
+    access: AccessService
+    keys: dict[str, str]
+    views: dict[str, KeyView]
+
+    def by(self, name: str, **headers: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[name]}"} | headers
+
+    async def search(self, name: str, cluster: str | None = None, **changes: Any) -> dict[str, Any]:
+        """A finished search of that key, perhaps on a cluster of a name of its own."""
+        body = factories.spec_document(**changes)
+        if cluster is not None:
+            body["cluster"] |= {"name": cluster}
+        answer = await self.client.post("/v1/searches", json=body, headers=self.by(name) | WAIT)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def get(self, name: str, address: str, **params: Any) -> Any:
+        answer = await self.client.get(address, headers=self.by(name), params=params or None)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@asynccontextmanager
+async def shared_site(database_url: str, **changes: Any) -> AsyncIterator[Site]:
+    database = Database(database_url, pool_size=2)
+    upgrade(database)
+    access = AccessService(database)
+    made = {
+        f"{team}-{role}": access.create(f"{team}-{role}", scope, team=team)
+        for team in ("vision", "speech")
+        for role, scope in (("reader", "read"), ("writer", "write"), ("fitter", "calibrate"))
+    }
+    made["root"] = access.create("root", "admin", team="operations")
+    async with running_app(quick_settings(database_url, auth="keys", **changes)) as client:
+        yield Site(client, access, {n: key for n, (key, _) in made.items()}, {n: view for n, (_, view) in made.items()})
+    database.close()
+
+
+@pytest.fixture
+async def site(database_url: str) -> AsyncIterator[Site]:
+    async with shared_site(database_url) as opened:
+        yield opened

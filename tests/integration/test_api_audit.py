@@ -17,22 +17,14 @@ from autodeploy.cli import main
 from autodeploy.kit.logs import configure_logging
 from autodeploy.service.requests.callers import ANYONE, AuditLog
 from tests import factories
-from tests.integration.conftest import quick_settings, running_app
-from tests.integration.test_api_teams import OWN_PAGE, Site, routes_of, shared_site
+from tests.integration.conftest import Site, quick_settings, running_app, shared_site
+from tests.integration.test_api_teams import OWN_PAGE, routes_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from autodeploy.service.store.database import Database
 
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
-
-
-@pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
-    async with shared_site(database_url) as opened:
-        yield opened
 
 
 async def audit(site: Site, **where: Any) -> list[dict[str, Any]]:

@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.test_api_teams import OWN_PAGE, Site, shared_site
+from tests.integration.test_api_teams import OWN_PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from tests.integration.conftest import Site
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
-
-
-@pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
-    async with shared_site(database_url) as opened:
-        yield opened
 
 
 async def test_a_key_sees_itself_and_an_admin_sees_all(site: Site) -> None:
