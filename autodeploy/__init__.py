@@ -56,14 +56,8 @@ __all__ = [
 ]
 
 # Loaded when they are asked for: `import autodeploy` takes milliseconds, and the client needs no solver.
+# Where a name is: questions are in the library.
 _LIVES_IN = {
-    **dict.fromkeys(
-        (
-            *("plan", "estimate", "check", "why_not", "improve", "compare"),
-            *("recommend", "export", "ablate", "validate", "picture"),
-        ),
-        "autodeploy.library",
-    ),
     **dict.fromkeys(("Client", "AsyncClient"), "autodeploy.client"),
     **dict.fromkeys(("Plan", "PlanSet"), "autodeploy.specs.planset"),
     **dict.fromkeys(("CheckLimits", "CheckReport"), "autodeploy.specs.answers"),
@@ -75,9 +69,9 @@ _LIVES_IN = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("autodeploy.kit.version").ENGINE_VERSION
-    if name not in _LIVES_IN:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LIVES_IN[name]), name)
+    return getattr(import_module(_LIVES_IN.get(name, "autodeploy.library")), name)
 
 
 def __dir__() -> list[str]:

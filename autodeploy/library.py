@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from autodeploy.analysis.ablation.feature_ablation import ablate as ablation_of
+from autodeploy.analysis.intake import with_checkpoints
 from autodeploy.analysis.launch_checks.launch import launch_of
 from autodeploy.analysis.launch_checks.launch_check import check as check_launch
+from autodeploy.analysis.launch_requests import read_strategy, refuse_illegal
 from autodeploy.analysis.what_if.improve import improve as improvements_of
 from autodeploy.analysis.what_if.recommend import recommend as fewest_cards
 from autodeploy.calibration.measured_file import validate_file
@@ -22,11 +24,10 @@ from autodeploy.reports.comparison import compare_plans
 from autodeploy.reports.notebook import notebook_html
 from autodeploy.search import planner
 from autodeploy.search.planner import Planner
-from autodeploy.service.launch_requests import read_strategy, refuse_illegal
-from autodeploy.service.requests.intake import MAX_COMPARED, with_checkpoints
 from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.diagnostics import show_in_notebooks
 from autodeploy.specs.planset import PlanSet
+from autodeploy.specs.questions import MAX_COMPARED, Budget, read_request
 from autodeploy.specs.reading import read_spec_document, read_spec_file
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.spec import spec_of as searched_spec
@@ -157,8 +158,8 @@ def recommend(
 
     Raises autodeploy.SpecError with every invalid field, or when there is no number of tokens.
     """
-    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens}
-    return fewest_cards(spec_of(spec), planner=Planner(), max_npus=max_npus, **asked)
+    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens, "max_npus": max_npus}
+    return fewest_cards(spec_of(spec), read_request(Budget, asked), planner=Planner())
 
 
 def ablate(spec: SpecSource, order: Sequence[str] = ()) -> AblationReport:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autodeploy.service.requests.intake import json_schema
+from autodeploy.analysis.intake import json_schema
 from docs.commands import command_line_pages
 from docs.error_box_page import error_box_page
 from docs.figures import figures

@@ -24,6 +24,7 @@ from autodeploy.kit.errors import AccessError, AutoDeployError, LimitError, Unkn
 from autodeploy.messages import Message
 from autodeploy.service.requests.callers import ANYONE, Principal, Scope
 from autodeploy.service.store.database import DATABASE_ERRORS
+from autodeploy.specs.questions import QUESTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,18 +63,11 @@ ACTIONS = {
 # These store nothing, whatever their method.
 NOTHING_STORED = frozenset(
     {
+        *(f"POST {question.path}" for question in QUESTIONS.values()),
         *(
             "POST /v1/estimates",
             "POST /v1/exports",
             "POST /v1/ablations",
-            "POST /v1/checks",
-            "POST /v1/compare",
-            "POST /v1/why-not",
-        ),
-        *(
-            "POST /v1/improve",
-            "POST /v1/recommend",
-            "POST /v1/compare-clusters",
             "POST /compare/clusters",
             "POST /searches/{search_id}/scaling",
             "POST /plans/{plan_id}/{box}",

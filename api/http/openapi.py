@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.analysis.intake import input_definitions
 from autodeploy.analysis.launch_checks.flag_rules import flag_rules
 from autodeploy.messages.catalogue import catalogue
 from autodeploy.service.clusters.overlays import MeasuredFile
-from autodeploy.service.requests.intake import input_definitions
 from autodeploy.space.rules import load_rules
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Path
 
 from api.http.documents import ModelList, ProfileItem, ProfileList, SchemaList, StackList
 from api.http.problems import responses
+from autodeploy.analysis.intake import json_schema, schema_names
 from autodeploy.kit.errors import NotFoundError, SpecError
-from autodeploy.service.requests.intake import json_schema, schema_names
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import Preset, list_presets, read_preset
 from autodeploy.specs.resources import StackDocument, StackItem

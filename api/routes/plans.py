@@ -7,8 +7,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.http.dependencies import PlanId, SearchesDep, ServicesDep, read_document, run_slowly
 from api.http.openapi import spec_request_body
 from api.http.problems import responses
+from autodeploy.analysis.intake import read_network_spec
 from autodeploy.formats.registry import FORMATS, own_exporters
-from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.specs.artefact import MEDIA_TYPES, Artefact
 from autodeploy.specs.commissioning import LAUNCH, Commissioning
 from autodeploy.specs.plan_details import OperatorReport

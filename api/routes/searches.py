@@ -24,8 +24,8 @@ from api.http.event_broadcast import broadcast_of
 from api.http.openapi import spec_request_body
 from api.http.prefix import with_next
 from api.http.problems import responses
+from autodeploy.analysis.intake import read_spec
 from autodeploy.messages import Message
-from autodeploy.service.requests.intake import read_spec
 from autodeploy.service.searches.views import SearchView
 from autodeploy.service.store.base import SEARCH_ID_PATTERN
 from autodeploy.service.store.search_list import NEWEST, SORTS, SearchFilter

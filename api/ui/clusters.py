@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from autodeploy.kit.errors import SpecError
 from autodeploy.reports import figures
 from autodeploy.reports.comparison import cluster_lines, cluster_table
-from autodeploy.service.launch_requests import CompareClustersRequest
-from autodeploy.specs.field_errors import field_errors
+from autodeploy.specs.questions import CompareClustersRequest
 from autodeploy.specs.reading import token_amount
 
 if TYPE_CHECKING:
@@ -19,6 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
     from autodeploy.specs.answers import ClusterComparison
+    from autodeploy.specs.spec import Spec
     from hardware_profiles import Profile
 
 OFFERS = 3
@@ -51,7 +48,7 @@ def form_rows(values: Mapping[str, str], profiles: Sequence[Profile] = ()) -> li
     return [OfferRow(values.get(f"cluster-{n}", ""), values.get(f"price-{n}", "")) for n in range(OFFERS)]
 
 
-def request_of(spec: dict[str, Any], values: Mapping[str, str]) -> CompareClustersRequest:
+def request_of(spec: Spec, values: Mapping[str, str]) -> CompareClustersRequest:
     """The request of a sent form.
 
     Raises SpecError with every bad field.
@@ -62,16 +59,13 @@ def request_of(spec: dict[str, Any], values: Mapping[str, str]) -> CompareCluste
             profile, _, device = row.chosen.partition(":")
             price = _number(row.price)
             clusters.append({"profile": profile, "device": device or None, "price_per_npu_hour": price})
-    document = {"spec": spec, "days": _number(values.get("days", "")), "clusters": clusters}
+    asked: dict[str, Any] = {"days": _number(values.get("days", "")), "clusters": clusters}
     tokens = values.get("tokens", "").strip()
     if tokens:
-        document["tokens"] = token_amount(tokens) or tokens
+        asked["tokens"] = token_amount(tokens) or tokens
     if cards := values.get("max_npus", "").strip():
-        document["max_npus"] = int(cards) if cards.isdecimal() and len(cards) < 10 else cards
-    try:
-        return CompareClustersRequest.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, model=CompareClustersRequest)) from error
+        asked["max_npus"] = int(cards) if cards.isdecimal() and len(cards) < 10 else cards
+    return CompareClustersRequest.about(spec, **asked)
 
 
 def _number(text: str) -> float | str:

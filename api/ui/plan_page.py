@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from api.http.languages import texts, title
 from api.ui.search_page import axes, expected, rl_charts, rl_context, step_shares
+from autodeploy.analysis.launch_requests import read_strategy
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
 from autodeploy.reports import figures
@@ -17,7 +18,6 @@ from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.plan_report import count_on_line, evidence_line, evidence_table, measured_mfu
 from autodeploy.reports.recommendation import box_table, ignorance_lines, rescaled_line
 from autodeploy.reports.wording import choices, degrees, field_name, part_names, swap_names
-from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import RESHAPING, of_launch
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.search import Axis

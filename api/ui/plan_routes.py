@@ -38,10 +38,10 @@ from autodeploy.reports.figures.layout import LANE_COLOURS, SLOT_COLOURS
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
 from autodeploy.reports.plan_report import rule_lines
 from autodeploy.reports.wording import part_names
-from autodeploy.service.requests.intake import MAX_COMPARED
 from autodeploy.service.store.search_list import NEWEST, SearchFilter
 from autodeploy.specs.plan_details import Group
 from autodeploy.specs.planset import PARTS as PART_FIELDS
+from autodeploy.specs.questions import MAX_COMPARED
 from autodeploy.specs.spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT
 from hardware_profiles import ProfileError
@@ -538,7 +538,7 @@ def _plan_page(
             changes = changes_of(given.get("strategy", ""))
             anew = given.get("others") == "best"
             strategy = stated_strategy(changes) if anew else changed_strategy(view.plan.strategy, changes)
-            answer = answers["why_not"] = views.services.why_not(view, strategy)
+            answer = answers["why_not"] = views.services.why_not_plan(view.plan_set, strategy)
             answers["answered"] = answer_lines(answer, lang)
         elif box == "ablation":
             answers["ablation"] = views.ablate(view)

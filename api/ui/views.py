@@ -12,17 +12,18 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 
 from api.ui.clusters import request_of
 from api.ui.search_page import MAX_SAMPLED_STRATEGIES
+from autodeploy.analysis.intake import pasted_document, read_network_spec, refuse_unstorable
+from autodeploy.analysis.launch_requests import read_offers
 from autodeploy.analysis.rehearsal.rehearse import launches_before
 from autodeploy.formats.registry import formats_of
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message, joined
 from autodeploy.messages.message import recovered
-from autodeploy.service.launch_requests import read_offers
 from autodeploy.service.requests.callers import ANYONE
-from autodeploy.service.requests.intake import pasted_document, read_network_spec, refuse_unstorable
 from autodeploy.service.runner.planning import load_planner
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import list_presets
+from autodeploy.specs.questions import CompareRequest
 from autodeploy.specs.reading import common_mistakes
 from autodeploy.specs.spec import Spec, spec_of
 from autodeploy.specs.strategy import Strategy
@@ -219,7 +220,7 @@ class Views:
 
     def compare(self, plan_ids: Sequence[str]) -> Comparison:
         """In what plans differ; NotFoundError when one of them is not there."""
-        return self.services.compare([_storable_id(plan_id) for plan_id in plan_ids])
+        return self.services.compare(CompareRequest(plans=tuple(_storable_id(plan_id) for plan_id in plan_ids)))
 
     def compare_clusters(self, values: Mapping[str, str]) -> ClusterComparison:
         """Cost of a plan's training on the clusters of a sent form.
@@ -227,12 +228,10 @@ class Views:
         Raises NotFoundError when there is no such plan; SpecError with every bad field.
         """
         view = self.services.searches.plan(_storable_id(values.get("plan", "")))
-        asked = request_of(view.plan_set.search.spec, values)
-        spec = Spec.model_validate(asked.spec)
+        spec = spec_of(view.plan_set.search)
+        asked = request_of(spec, values)
         read_offers(spec, asked.clusters, self.services.planner)
-        return self.services.compare_clusters(
-            spec, asked.clusters, days=asked.days, tokens=asked.tokens, max_npus=asked.max_npus
-        )
+        return self.services.compare_clusters(asked)
 
     def annotate(self, search_id: str, tags: Sequence[str], note: str) -> None:
         """Replaces tags and note; SpecError when they are too many or too long."""

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.client import Client
     from autodeploy.kit.errors import SpecError
-    from autodeploy.service.session import Services
     from autodeploy.specs.answers import CheckLimits, CheckReport
 
 
@@ -270,8 +269,7 @@ def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> Ch
     except SpecError as error:
         return _unread(asked, error, limits, before)
     with asked_here(launch.spec, always=stored is not None) as questions:
-        known = cast("Services", questions).baseline(stored) if stored else before
-        return questions.check(launch, limits, known)
+        return questions.check_launch(launch, limits, questions.baseline(stored) if stored else before)
 
 
 def _named(given: list[str] | None) -> Iterator[str]:
@@ -308,9 +306,9 @@ def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
     from dataclasses import replace
 
     from autodeploy.analysis.launch_checks.baseline import Baseline, unread_baseline
+    from autodeploy.analysis.launch_requests import baseline_in
     from autodeploy.cli.conversion import variables_of
     from autodeploy.kit.errors import SpecError
-    from autodeploy.service.launch_requests import baseline_in
     from autodeploy.specs.text_files import read_text
 
     text = read_text(path)

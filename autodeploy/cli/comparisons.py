@@ -48,19 +48,19 @@ def compare(
     from autodeploy.cli.check import baseline_document
     from autodeploy.cli.output import write_report
     from autodeploy.kit.errors import SpecError
-    from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
+    from autodeploy.reports.comparison import render_comparison_markdown
+    from autodeploy.specs.questions import CompareRequest
 
     if not 2 <= len(plans) <= 5:
         raise SpecError(Message("field_fault.has_entries", count=len(plans)), path="A B...", hint="2 to 5")
     named = [document for plan in plans if (document := baseline_document(plan)) is not None]
-    documents = [each for each in named if isinstance(each, dict)]
-    if server is None and len(documents) == len(named):
-        from autodeploy.service.requests.intake import best_of, with_checkpoints
+    asked = CompareRequest(plans=tuple(named))
+    if server is None and not any(isinstance(each, str) for each in named):
+        from autodeploy.analysis.questions import Alone
 
-        pairs = [best_of(document) for document in documents]
-        comparison = with_checkpoints(compare_plans(pairs), pairs)
+        comparison = Alone().compare(asked)
     else:
-        comparison = done_by(server, lambda here: here.compare(named), lambda there: there.compare(named))
+        comparison = done_by(server, lambda here: here.compare(asked), lambda there: there.compare(named))
     if output_format is CompareFormat.JSON:
         write_report(comparison.model_dump_json(indent=2), output)
     elif output_format is CompareFormat.MARKDOWN:

@@ -115,10 +115,10 @@ def init(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a spec to start from, and beside it the schema with which editors complete and check it."""
+    from autodeploy.analysis.intake import json_schema
     from autodeploy.cli.output import notify, write_report
     from autodeploy.kit.errors import SpecError
     from autodeploy.kit.yaml_text import yaml_text
-    from autodeploy.service.requests.intake import json_schema
     from autodeploy.specs.reading import read_spec_document
 
     if output.exists():

@@ -127,7 +127,7 @@ def estimate(
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return
-    predicted = answer_of(server, spec, lambda here: here.estimate(spec), lambda there: there.estimate(spec))
+    predicted = answer_of(server, spec, lambda asked: asked.estimate(spec))
     if output_format is ReportFormat.JSON:
         write_report(predicted.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.TABLE:

@@ -64,15 +64,10 @@ def asked_here(spec: Spec, *, always: bool = False) -> Iterator[Questions]:
         yield services
 
 
-def answer_of(
-    server: str | None, spec: Spec, here: Callable[[Questions], Answer], there: Callable[[Client], Answer]
-) -> Answer:
+def answer_of(server: str | None, spec: Spec, ask: Callable[[Questions | Client], Answer]) -> Answer:
     """The answer of the server where one is named, else of this process."""
-    if server is None:
-        with asked_here(spec) as questions:
-            return here(questions)
-    with connect(server) as client:
-        return there(client)
+    with asked_here(spec) if server is None else connect(server) as asked:
+        return ask(asked)
 
 
 def done_by(server: str | None, here: Callable[[Services], Answer], there: Callable[[Client], Answer]) -> Answer:

@@ -77,6 +77,7 @@ def recommend(
     """Find the fewest cards that meet a deadline, or the most that a budget pays for. Exit code 3: none does."""
     from autodeploy.cli.output import write_answer
     from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.questions import RecommendRequest
 
     if days is None and budget is None:
         raise SpecError(
@@ -88,16 +89,15 @@ def recommend(
         raise SpecError(Message("common.is_outside", value=f"{days:g}", range="(0, 36500]"), path="--days")
     spec, amount = read_spec(spec_file), None if tokens is None else token_count(tokens)
     hours = None if budget is None else _budget_hours(spec, budget)
-    request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
-    request |= {"npu_hours": hours}
-    asked = {name: value for name, value in request.items() if value is not None}
+    asked = {"days": days, "tokens": amount, "max_npus": max_npus, "npu_hours": hours}
+    asked = {name: value for name, value in asked.items() if value is not None}
     if cluster and days is None:
         raise SpecError(Message("common.is_required", name="--days"), path="--days")
     if cluster:
         compare_clusters(spec, [offer_of(text) for text in cluster], asked, server, output_format, output, lang)
         return
-    how: dict[str, Any] = {name: value for name, value in asked.items() if name != "spec"}
-    found = answer_of(server, spec, lambda here: here.recommend(spec, **how), lambda there: there.recommend(asked))
+    request = RecommendRequest.about(spec, **asked)
+    found = answer_of(server, spec, lambda of: of.recommend(request))
     write_answer(found, output_format, output, lambda: recommendation_text(found, language(lang)))
     if found.num_npus is None:
         raise typer.Exit(INFEASIBLE)
@@ -161,6 +161,7 @@ def compare_clusters(
     from autodeploy.cli.output import write_answer
     from autodeploy.kit.errors import SpecError
     from autodeploy.specs.answers import MAX_CLUSTERS
+    from autodeploy.specs.questions import CompareClustersRequest
 
     if len(offers) > MAX_CLUSTERS:
         raise SpecError(
@@ -168,14 +169,8 @@ def compare_clusters(
             path="--cluster",
             hint=Message("field_fault.at_most", bound=MAX_CLUSTERS),
         )
-    request = asked | {"clusters": [each.model_dump(mode="json") for each in offers]}
-    how = {name: value for name, value in asked.items() if name in {"days", "tokens", "max_npus"}}
-    comparison = answer_of(
-        server,
-        spec,
-        lambda here: here.compare_clusters(spec, offers, **how),
-        lambda there: there.compare_clusters(request),
-    )
+    request = CompareClustersRequest.about(spec, clusters=[each.model_dump(mode="json") for each in offers], **asked)
+    comparison = answer_of(server, spec, lambda of: of.compare_clusters(request))
     write_answer(comparison, output_format, output, lambda: clusters_text(comparison, language(lang)))
     if comparison.cheapest is None:
         raise typer.Exit(INFEASIBLE)
@@ -394,7 +389,7 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
 
 def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | None]:
     """The spec and the strategy; of a plan, its own strategy with the changes, and what was found with it."""
-    from autodeploy.service.launch_requests import read_strategy
+    from autodeploy.analysis.launch_requests import read_strategy
 
     wanted = parse_changes(changes)
     if not PLAN_ID.fullmatch(subject):

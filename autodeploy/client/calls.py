@@ -31,16 +31,19 @@ from autodeploy.kit.errors import (
     UnsupportedError,
 )
 from autodeploy.messages import Message
-from autodeploy.specs.answers import CheckReport, ClusterComparison, ImproveReport, Recommendation, WhyNot
+from autodeploy.specs.base import Document
 from autodeploy.specs.commissioning import Commissioning
 from autodeploy.specs.plan_details import Comparison, OperatorReport
 from autodeploy.specs.planset import FINISHED, Plan
+from autodeploy.specs.questions import COMPARE
 from autodeploy.specs.resources import RunList, RunOutcomeDocument, SearchList, plan_in
 from autodeploy.specs.resources import SearchDocument as Search
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
+
+    from autodeploy.specs.questions import Question
 
 
 # What the service answers, as values.
@@ -59,6 +62,8 @@ class Event:
 
 Answer = TypeVar("Answer", covariant=True)
 Model = TypeVar("Model", bound=BaseModel)
+Asked = TypeVar("Asked", bound=Document)
+Shown = TypeVar("Shown", bound=BaseModel)
 SpecLike = Spec | Mapping[str, Any]
 Params = dict[str, str | int | float]
 
@@ -66,8 +71,6 @@ Params = dict[str, str | int | float]
 WAIT_STEP_S = 25.0
 # A run makes the service fit its cluster's overlay and predict the cluster's stored plans again.
 RUN_FIT_S = 120.0
-# A check searches, at most for so long (`autodeploy.analysis.launch_checks`).
-CHECK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,35 +196,17 @@ def estimate(spec: SpecLike) -> Call[Plan]:
     return _posted("/v1/estimates", Plan, _document(spec))
 
 
-def check(request: Mapping[str, Any]) -> Call[CheckReport]:
-    """Checks a launch against limits: the fields of `POST /v1/checks`."""
-    return _posted("/v1/checks", CheckReport, request, extra_time_s=CHECK_S)
-
-
 def compare(plans: Sequence[str | Mapping[str, Any]]) -> Call[Comparison]:
     """Differences between plans: ids of stored plans, or PlanSets, represented by their best plan."""
-    return _posted("/v1/compare", Comparison, {"plans": list(plans)})
+    return asked(COMPARE, {"plans": list(plans)})
 
 
-def why_not(request: Mapping[str, Any]) -> Call[WhyNot]:
-    """Reasons against a strategy, or the best plan with given axes: the fields of `POST /v1/why-not`."""
-    return _posted("/v1/why-not", WhyNot, request, extra_time_s=CHECK_S)
-
-
-def improve(request: Mapping[str, Any]) -> Call[ImproveReport]:
-    """The best single changes of a launch: the fields of `POST /v1/improve`."""
-    return _posted("/v1/improve", ImproveReport, request, extra_time_s=CHECK_S)
-
-
-def recommend(request: Mapping[str, Any]) -> Call[Recommendation]:
-    """The smallest number of cards for a deadline: the fields of `POST /v1/recommend`."""
-    return _posted("/v1/recommend", Recommendation, request, extra_time_s=CHECK_S)
-
-
-def compare_clusters(request: Mapping[str, Any]) -> Call[ClusterComparison]:
-    """The cost of a deadline on several clusters: the fields of `POST /v1/compare-clusters`."""
-    patience_s = CHECK_S * max(1, len(request.get("clusters", ())))
-    return _posted("/v1/compare-clusters", ClusterComparison, request, extra_time_s=patience_s)
+def asked(question: Question[Asked, Shown], request: Mapping[str, Any] | Asked) -> Call[Shown]:
+    """A question about the fields of its request."""
+    body = request
+    if isinstance(body, Document):
+        body = body.model_dump(mode="json", include=body.model_fields_set)
+    return _posted(question.path, question.answer, body, extra_time_s=question.patience_s(body))
 
 
 # What goes wrong between client and service.

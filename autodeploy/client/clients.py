@@ -9,49 +9,55 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import httpx
+from pydantic import BaseModel
 
 from autodeploy.client import calls
 from autodeploy.client.calls import ServiceError, WaitTimeout
+from autodeploy.specs.base import Document
+from autodeploy.specs.questions import Asking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
     from types import TracebackType
 
     from autodeploy.client.calls import Call, Event, SpecLike
     from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.questions import Question
     from autodeploy.specs.resources import SearchDocument as Search
 
 
-Asking = ParamSpec("Asking")
+Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
+Request = TypeVar("Request", bound=Document)
+Shown = TypeVar("Shown", bound=BaseModel)
 RECONNECTS = 5
 RECONNECT_PAUSE_S = 0.5
 
 
-class Asked(Generic[Asking, Answer]):
+class Asked(Generic[Parameters, Answer]):
     """A method of both clients that makes a call, sends it and reads its answer; of `AsyncClient` it is awaited."""
 
-    def __init__(self, call: Callable[Asking, Call[Answer]]) -> None:
+    def __init__(self, call: Callable[Parameters, Call[Answer]]) -> None:
         self._call, self.__doc__ = call, call.__doc__
 
     @overload
-    def __get__(self, client: Client, kind: type[Any]) -> Callable[Asking, Answer]: ...
+    def __get__(self, client: Client, kind: type[Any]) -> Callable[Parameters, Answer]: ...
     @overload
-    def __get__(self, client: AsyncClient, kind: type[Any]) -> Callable[Asking, Coroutine[Any, Any, Answer]]: ...
+    def __get__(self, client: AsyncClient, kind: type[Any]) -> Callable[Parameters, Coroutine[Any, Any, Answer]]: ...
     @overload
-    def __get__(self, client: None, kind: type[Any]) -> Callable[Asking, Call[Answer]]: ...
-    def __get__(self, client: Client | AsyncClient | None, kind: type[Any]) -> Callable[Asking, Any]:
+    def __get__(self, client: None, kind: type[Any]) -> Callable[Parameters, Call[Answer]]: ...
+    def __get__(self, client: Client | AsyncClient | None, kind: type[Any]) -> Callable[Parameters, Any]:
         if client is None:
             return self._call
 
         @wraps(self._call)
-        def ask(*args: Asking.args, **kwargs: Asking.kwargs) -> Any:
+        def ask(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Any:
             return client._send(self._call(*args, **kwargs))
 
         return ask
 
 
-class Questions:
+class Calls(Asking):
     """Methods of both clients that are one call each."""
 
     submit = Asked(calls.submit)
@@ -68,15 +74,10 @@ class Questions:
     runs = Asked(calls.runs)
     delete_run = Asked(calls.delete_run)
     estimate = Asked(calls.estimate)
-    check = Asked(calls.check)
     compare = Asked(calls.compare)
-    why_not = Asked(calls.why_not)
-    improve = Asked(calls.improve)
-    recommend = Asked(calls.recommend)
-    compare_clusters = Asked(calls.compare_clusters)
 
 
-class Client(Questions):
+class Client(Calls):
     """Client of a running service. Use it in a `with` block, or call `close`.
 
     Parameters
@@ -112,6 +113,9 @@ class Client(Questions):
 
     def _send(self, call: Call[Answer]) -> Answer:
         return calls.send(self._http, call)
+
+    def _ask(self, question: Question[Request, Shown], request: Mapping[str, Any] | Request) -> Shown:
+        return self._send(calls.asked(question, request))
 
     def plan(
         self, spec: SpecLike, *, wait_s: float = 600.0, idempotency_key: str | None = None, reuse: bool = True
@@ -169,7 +173,7 @@ class Client(Questions):
                     return
 
 
-class AsyncClient(Questions):
+class AsyncClient(Calls):
     """As `Client`, on asyncio."""
 
     def __init__(
@@ -196,6 +200,9 @@ class AsyncClient(Questions):
 
     async def _send(self, call: Call[Answer]) -> Answer:
         return await calls.send_async(self._http, call)
+
+    async def _ask(self, question: Question[Request, Shown], request: Mapping[str, Any] | Request) -> Shown:
+        return await self._send(calls.asked(question, request))
 
     async def plan(
         self, spec: SpecLike, *, wait_s: float = 600.0, idempotency_key: str | None = None, reuse: bool = True

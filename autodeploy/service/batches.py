@@ -10,10 +10,10 @@ from pydantic import Field
 from sqlalchemy import and_, select
 from sqlalchemy.exc import IntegrityError
 
+from autodeploy.analysis.intake import read_spec
 from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message
 from autodeploy.service.requests.callers import ANYONE, Principal
-from autodeploy.service.requests.intake import read_request, read_spec
 from autodeploy.service.searches.submissions import Admitted, search_of_key
 from autodeploy.service.store.base import Repository, new_batch_id, now_in
 from autodeploy.service.store.events import IdempotencyKeys
@@ -22,6 +22,7 @@ from autodeploy.service.store.tables import BatchRow, PlanRow, SearchRow
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.planset import FINISHED
+from autodeploy.specs.questions import read_request
 from autodeploy.specs.resources import BatchDocument, BatchEntryDocument, iso
 from autodeploy.specs.spec import canonical_json
 

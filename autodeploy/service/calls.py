@@ -78,7 +78,7 @@ def make_ready(planner: str) -> None:
 
 def make_ready_to_read() -> None:
     """Imports the readers of every kind of document."""
-    from autodeploy.service import launch_requests as check_intake  # noqa: F401 - that is all
+    from autodeploy.analysis import launch_requests as check_intake  # noqa: F401 - that is all
 
 
 def rules_broken(planner: Planner, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from autodeploy.analysis.launch_requests import refuse_illegal
 from autodeploy.analysis.questions import Questions
 from autodeploy.analysis.rehearsal.rehearse import rehearse
 from autodeploy.formats import registry as exporters
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.reports.commissioning import rule_of
-from autodeploy.reports.comparison import compare_plans, rehearsal_lines
+from autodeploy.reports.comparison import rehearsal_lines
 from autodeploy.reports.run_outcome import told
 from autodeploy.service import calls
 from autodeploy.service.batches import BatchService
 from autodeploy.service.clusters.calibration import StoredRun, refit
 from autodeploy.service.clusters.commissioning import commission
 from autodeploy.service.clusters.overlays import with_overlay
-from autodeploy.service.launch_requests import baseline_in, refuse_illegal
 from autodeploy.service.requests.callers import ANYONE, AccessService, AuditLog, Principal
-from autodeploy.service.requests.intake import best_of, with_checkpoints
 from autodeploy.service.runner.ahead import QUIET_S, AskedAhead
 from autodeploy.service.runner.call_pool import CallPool, KeptAnswers
 from autodeploy.service.runner.embedded import EmbeddedRunner
@@ -45,7 +44,6 @@ from autodeploy.specs.spec import Spec, spec_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from autodeploy.analysis.launch_checks.baseline import Baseline
     from autodeploy.analysis.rehearsal.rehearse import Rehearsal
     from autodeploy.kit.settings import Settings
     from autodeploy.messages import Language
@@ -55,11 +53,11 @@ if TYPE_CHECKING:
     from autodeploy.service.runner.workers import WorkerView
     from autodeploy.service.searches.views import PlanView
     from autodeploy.service.store.database import Database
-    from autodeploy.specs.answers import StrategyBounds, WhyNot
+    from autodeploy.specs.answers import StrategyBounds
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.commissioning import Commissioning
     from autodeploy.specs.measured_run import MeasuredRun
-    from autodeploy.specs.plan_details import Comparison, OperatorReport, PipelineTimeline
+    from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.resources import RunOutcomeDocument
     from autodeploy.specs.strategy import Strategy
@@ -171,24 +169,10 @@ class Services(Questions):
         """
         return self._call_in(self.readers, function, *args, **kwargs)
 
-    def baseline(self, document: str | dict[str, Any] | None) -> Baseline | None:
-        """Document of a baseline: the id of a stored plan, or a document.
-
-        Raises NotFoundError when there is no plan of that id; SpecError when the document has no plan.
-        """
-        if document is None:
-            return None
-        if isinstance(document, str):
-            return baseline_in(self.searches.plan(document).plan.model_dump(mode="json"), document)
-        return baseline_in(document)
-
-    def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
-        """Reasons for which a strategy is not the plan of the search that found this one.
-
-        Raises SpecError when its degrees contradict the cluster, or it is not modelled.
-        """
-        spec = spec_of(view.plan_set.search)
-        return self._call(self.planner.why_not, spec, strategy, best=view.plan_set)
+    def stored(self, plan_id: str) -> tuple[PlanSet, Plan]:
+        """A plan by its id, with the newest PlanSet of the caller's that holds it."""
+        view = self.searches.plan(plan_id)
+        return view.plan_set, view.plan
 
     def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
         """The plan of a stored plan's strategy and spec as they were changed; nothing is stored.
@@ -217,20 +201,6 @@ class Services(Questions):
         for strategy in strategies:
             asked = (text, strategy.model_dump_json(exclude_unset=True), known)
             yield asked, partial(self.planner.complete, best=best), (spec, strategy)
-
-    def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
-        """Differences between plans: ids of stored ones, or PlanSets, whose best plan is taken.
-
-        Raises NotFoundError when there is no plan of an id; SpecError when a document is no PlanSet, or has no plan.
-        """
-        pairs = []
-        for index, named in enumerate(plans):
-            if isinstance(named, str):
-                view = self.searches.plan(named)
-                pairs.append((view.plan_set, view.plan))
-            else:
-                pairs.append(best_of(named, f"/plans/{index}"))
-        return with_checkpoints(compare_plans(pairs), pairs)
 
     def _with_overlay(self, spec: Spec) -> Spec:
         with self.database.read() as session:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from sqlalchemy import event
 
+from autodeploy.analysis.intake import read_network_spec
 from autodeploy.kit.logs import configure_logging
 from autodeploy.kit.settings import Settings
-from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.service.runner.execution import execute
 from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.session import open_services

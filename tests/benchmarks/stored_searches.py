@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, insert, text
 
 from api.http.metrics import Metrics
+from autodeploy.analysis.intake import read_network_spec
 from autodeploy.kit.logs import configure_logging
 from autodeploy.kit.settings import Settings
 from autodeploy.search import planner
 from autodeploy.service.requests.callers import AuditFilter, AuditLog
-from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.service.session import open_services
 from autodeploy.service.store.base import first_id_at
 from autodeploy.service.store.database import Database

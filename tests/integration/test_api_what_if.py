@@ -156,9 +156,9 @@ async def test_what_takes_too_long_is_given_up(sqlite_url):
 
 
 def test_the_client_asks(sqlite_url) -> None:
-    """Paths and documents of the three calls; the transport is tested elsewhere."""
-    from autodeploy.client import calls
+    """Paths and documents of the calls; the transport is tested elsewhere."""
+    from autodeploy.client import AsyncClient, calls
 
     for name in ("why_not", "improve", "recommend", "compare_clusters"):
-        call = getattr(calls, name)({"spec": {}})
+        call = calls.asked(getattr(AsyncClient, name), {"spec": {}})
         assert (call.method, call.path, call.json) == ("POST", f"/v1/{name.replace('_', '-')}", {"spec": {}})

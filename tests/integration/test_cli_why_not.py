@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from autodeploy.analysis.launch_requests import read_strategy
 from autodeploy.cli import main, remote
 from autodeploy.client import Client
 from autodeploy.search.planner import why_not
-from autodeploy.service.launch_requests import read_strategy
 from autodeploy.service.runner.planning import PLANNER
 from autodeploy.specs.answers import WhyNot
 from autodeploy.specs.spec import Spec

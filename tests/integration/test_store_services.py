@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autodeploy.analysis.intake import read_network_spec
 from autodeploy.kit.errors import ConflictError, NotFoundError, SpecError
-from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.service.session import open_services
 from autodeploy.service.store.database import Database
 from autodeploy.specs.presets import preset_names

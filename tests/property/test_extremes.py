@@ -14,11 +14,11 @@ from autodeploy.analysis.probe.document import ProbeFile
 from autodeploy.kit.errors import AutoDeployError
 from autodeploy.library import estimate, plan
 from autodeploy.search.ranking.measured_speed import OwnRun
-from autodeploy.service.launch_requests import RecommendRequest
 from autodeploy.specs.answers import CheckLimits, ClusterOffer
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.measurements import GenerationRecord, RlRecord
 from autodeploy.specs.presets import Preset
+from autodeploy.specs.questions import RecommendRequest
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.record import Record
 from autodeploy.specs.spec import Spec

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from sqlalchemy import insert, text
 
+from autodeploy.analysis.intake import read_network_spec
 from autodeploy.search import planner
-from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.service.store.base import first_id_at, utc_now
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade

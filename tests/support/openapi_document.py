@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fastapi.openapi.utils import get_openapi as read_routes
 
-from autodeploy.service.requests.intake import input_definitions as define
+from autodeploy.analysis.intake import input_definitions as define
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from api.ui.plan_page import KNOBS, changed_strategy, one_more_turn
+from autodeploy.analysis.launch_requests import read_strategy
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.planner import complete, plan, reestimate, why_not
 from autodeploy.search.ranking.why_not import given_axes, is_whole
-from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.derived_fields import FOLLOWS, OF_ALL_AXES, RESHAPING, of_launch
 from autodeploy.specs.planset import PlanSet
 from autodeploy.specs.spec import parse_spec

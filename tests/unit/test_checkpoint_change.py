@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.analysis.intake import with_checkpoints
 from autodeploy.costs.training_run.checkpoints import Launched, checkpoint_change
 from autodeploy.reports.comparison import checkpoint_lines, compare_plans
-from autodeploy.service.requests.intake import with_checkpoints
 from autodeploy.specs.spec import Spec
 from tests import factories
 

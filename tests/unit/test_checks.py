@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 
 from autodeploy.analysis.launch_checks.launch import Launch, best_of_short_search, launch_of
 from autodeploy.analysis.launch_checks.launch_check import check
+from autodeploy.analysis.launch_requests import baseline_in
 from autodeploy.cli import main
 from autodeploy.cli.check import share
 from autodeploy.formats.import_document import import_file
@@ -30,7 +31,6 @@ from autodeploy.reports.check_report import (
 )
 from autodeploy.reports.wording import excess_words, width
 from autodeploy.search import planner
-from autodeploy.service.launch_requests import baseline_in
 from autodeploy.specs.answers import CheckLimits, CheckReport, Gate
 from autodeploy.specs.reading import parse_spec
 from autodeploy.specs.search import SHORT_SEARCH, SearchSpec

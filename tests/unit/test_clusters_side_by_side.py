@@ -14,6 +14,7 @@ from autodeploy.kit.errors import SpecError
 from autodeploy.reports import figures
 from autodeploy.search import planner
 from autodeploy.specs.answers import ClusterOffer
+from autodeploy.specs.questions import CompareClustersRequest
 from autodeploy.specs.reading import read_spec_document
 from tests import factories
 
@@ -48,9 +49,14 @@ def spec_of(*, search: dict[str, Any] | None = None, **cluster: Any) -> Spec:
     return read_spec_document(whole)
 
 
+def asked(days: float, tokens: float, max_npus: int | None = None) -> CompareClustersRequest:
+    offers = [{"profile": A2, "price_per_npu_hour": 1.0}]
+    return CompareClustersRequest.about(spec_of(), days=days, tokens=tokens, max_npus=max_npus, clusters=offers)
+
+
 def compared(*prices: tuple[str, float], days: float = 20.0) -> ClusterComparison:
     answers = [
-        points_on(on_offer(spec_of(), offer), offer, planner=Scaling(), days=days, tokens=1e11)  # type: ignore[arg-type]
+        points_on(on_offer(spec_of(), offer), offer, asked(days, 1e11), planner=Scaling())  # type: ignore[arg-type]
         for offer in (ClusterOffer(profile=name, price_per_npu_hour=price) for name, price in prices)
     ]
     return side_by_side(answers, days)
@@ -137,10 +143,7 @@ def test_the_real_planner_answers_for_both_clusters() -> None:
     spec = spec_of(
         search={"effort": 0.02, "risk": "neutral", "top_k": 1, "fix": {"cp": 1, "vpp": 1, "micro_batch_size": 1}}
     )
-    answers = [
-        points_on(on_offer(spec, offer), offer, planner=planner, days=60.0, tokens=1e12, max_npus=128)
-        for offer in offers
-    ]
+    answers = [points_on(on_offer(spec, offer), offer, asked(60.0, 1e12, 128), planner=planner) for offer in offers]
     found = side_by_side(answers, 60.0)
     assert found.best is not None
     assert all(answer.num_npus is not None for answer in found.clusters)

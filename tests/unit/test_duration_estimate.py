@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from autodeploy.analysis.intake import read_network_spec
 from autodeploy.search import planner
 from autodeploy.search.branch_and_bound import search_space as module
 from autodeploy.search.branch_and_bound.search_space import SearchSize, search_size
-from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.service.searches.submissions import AFTER_LIMIT_S, expected_s
 from autodeploy.service.store.tables import SHORT_S
 from autodeploy.specs.search import SearchSpec

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.analysis.launch_requests import refuse_illegal
 from autodeploy.formats.fsdp2.writer import TARGET
 from autodeploy.formats.registry import export, formats_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.search.planner import estimate, launch_rules, plan, prepare
-from autodeploy.service.launch_requests import refuse_illegal
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.text_files import load_yaml
 from cost_models.data_parallel import copy_in_s, copy_out_s

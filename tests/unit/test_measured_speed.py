@@ -33,6 +33,7 @@ from autodeploy.search.ranking.measured_speed import (
 from autodeploy.service.clusters.calibration import StoredRun, calibrate_cluster
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Rescaled
+from autodeploy.specs.questions import Budget
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import BatchSize
 from tests import factories
@@ -242,7 +243,7 @@ def test_other_numbers_of_cards_stand_at_the_same_level() -> None:
     rows = {row.num_npus: row for row in report.rows}
     plain = planner.plan(on_cluster(spec, num_npus=16), alone=True).plans[0]
     assert rows[16].step_time_s == pytest.approx(ratio.ratio * plain.step_time_s, rel=0.05)
-    asked = recommend(spec, planner=planner, days=30.0, tokens=1e11, max_npus=16)
+    asked = recommend(spec, Budget(days=30.0, tokens=1e11, max_npus=16), planner=planner)
     assert {row.num_npus for row in asked.scaling} >= {8}
     assert level_of(planned_spec()) == ratio
 

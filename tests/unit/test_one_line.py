@@ -9,13 +9,13 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+from autodeploy.analysis.intake import json_schema
+from autodeploy.analysis.launch_requests import read_strategy
 from autodeploy.cli.conversion import EXPORTED
 from autodeploy.cli.main import PANELS, app
 from autodeploy.cli.one_line import HEADER, SCHEMA_FILE, one_line_spec
 from autodeploy.formats import registry
 from autodeploy.kit.errors import SpecError
-from autodeploy.service.launch_requests import read_strategy
-from autodeploy.service.requests.intake import json_schema
 from autodeploy.specs.reading import read_spec_document, sequences_of
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from autodeploy.analysis.launch_requests import refuse_illegal
 from autodeploy.formats import registry as exporters
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.search import planner
-from autodeploy.service.launch_requests import refuse_illegal
 from autodeploy.specs.planset import Plan, PlanSet, SearchInfo, plan_set_of_one
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.strategy import Strategy

@@ -11,6 +11,7 @@ from autodeploy.analysis.what_if.recommend import budget_in_hours, recommend
 from autodeploy.cli.what_if import _budget_hours
 from autodeploy.kit.errors import SpecError
 from autodeploy.search import planner
+from autodeploy.specs.questions import Budget
 from autodeploy.specs.reading import read_spec_document
 from tests import factories
 
@@ -57,7 +58,7 @@ def brute_force(budget: float) -> int | None:
 @pytest.mark.parametrize("factor", [0.9, 1.0, 1.06, 1.1, 1.3, 1.7, 5.0])
 def test_a_budget_buys_the_fastest_training(factor: float) -> None:
     budget, planner = factor * hours_of(8), Planner()
-    answer = recommend(spec_of(), planner=planner, npu_hours=budget)  # type: ignore[arg-type]
+    answer = recommend(spec_of(), Budget(npu_hours=budget), planner=planner)  # type: ignore[arg-type]
     assert answer.num_npus == brute_force(budget)
     assert len(planner.searched) <= 6
     assert answer.npu_hours == budget
@@ -66,15 +67,15 @@ def test_a_budget_buys_the_fastest_training(factor: float) -> None:
 
 def test_a_deadline_and_a_budget_hold_both() -> None:
     days = TOKENS / (1.05 * rate(64)) / 86_400.0 * 1.001
-    rich = recommend(spec_of(), planner=Planner(), days=days, npu_hours=2 * hours_of(64))  # type: ignore[arg-type]
+    rich = recommend(spec_of(), Budget(days=days, npu_hours=2 * hours_of(64)), planner=Planner())  # type: ignore[arg-type]
     assert rich.num_npus == 64
-    poor = recommend(spec_of(), planner=Planner(), days=days, npu_hours=0.5 * hours_of(64))  # type: ignore[arg-type]
+    poor = recommend(spec_of(), Budget(days=days, npu_hours=0.5 * hours_of(64)), planner=Planner())  # type: ignore[arg-type]
     assert poor.num_npus is None
     assert poor.message.key == "what_if.deadline_costs"  # type: ignore[attr-defined]
 
 
 def test_rows_that_are_slower_than_fewer_cards_say_so() -> None:
-    rows = recommend(spec_of(), planner=Planner(), days=4.0, npu_hours=1e9).scaling  # type: ignore[arg-type]
+    rows = recommend(spec_of(), Budget(days=4.0, npu_hours=1e9), planner=Planner()).scaling  # type: ignore[arg-type]
     best = 0.0
     for row in rows:
         assert (row.note is not None) == (row.tokens_per_s < best)
@@ -83,7 +84,7 @@ def test_rows_that_are_slower_than_fewer_cards_say_so() -> None:
 
 def test_neither_is_refused_and_money_needs_a_price() -> None:
     with pytest.raises(SpecError):
-        recommend(spec_of(), planner=Planner())  # type: ignore[arg-type]
+        recommend(spec_of(), Budget(), planner=Planner())  # type: ignore[arg-type]
     with pytest.raises(SpecError):
         budget_in_hours(spec_of(), 1e6)
     assert budget_in_hours(spec_of(run={"price_per_npu_hour": 2.0}), 1e6) == 5e5

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from autodeploy.analysis.launch_requests import read_strategy
 from autodeploy.calibration.evidence import evidence_of_generation
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.post_training.overheads import overheads_of
@@ -24,7 +25,6 @@ from autodeploy.search.post_training.advice import advise, by_prediction
 from autodeploy.search.post_training.search import RlSearch
 from autodeploy.search.post_training.why_not import asked_axes
 from autodeploy.search.ranking.regret import regret_order
-from autodeploy.service.launch_requests import read_strategy
 from autodeploy.specs.rl import GenerationLayout, RlStrategy
 from autodeploy.specs.search import RiskTerms
 from tests.unit.test_rl_planning import QUICK, UPDATE, planned, spec_of

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from autodeploy.analysis.launch_requests import refuse_illegal
 from autodeploy.formats.import_document import import_document
 from autodeploy.formats.registry import export, formats_of
 from autodeploy.formats.torchtitan.writer import toml_text
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.search.planner import estimate, launch_rules, plan
-from autodeploy.service.launch_requests import refuse_illegal
 from autodeploy.specs.launched import preset_of_flavor, torchtitan_model_of, torchtitan_models
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.reading import read_spec_document

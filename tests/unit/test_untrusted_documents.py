@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.analysis.intake import read_spec
+from autodeploy.analysis.launch_requests import read_strategy
 from autodeploy.cli import main
 from autodeploy.kit.errors import MOST_LISTED, SpecError
 from autodeploy.messages.field_faults import MOST_HINTS
-from autodeploy.service.launch_requests import read_strategy
-from autodeploy.service.requests.intake import read_spec
 from autodeploy.specs.text_files import (
     MAX_DEPTH,
     MAX_KEY_LENGTH,

@@ -18,6 +18,7 @@ from autodeploy.formats.import_document import import_file
 from autodeploy.kit.errors import SpecError
 from autodeploy.reports.wording import change_name
 from autodeploy.search import planner
+from autodeploy.specs.questions import Budget
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 from tests import factories
@@ -193,7 +194,7 @@ def spec_of() -> Spec:
 @pytest.mark.parametrize("days", [0.9, 3.0, 11.0, 30.0])
 def test_the_fewest_cards_are_those_of_every_count_tried(slow: float, days: float) -> None:
     tokens = 1e11
-    found = recommend(spec_of(), planner=Linear(slow), days=days, tokens=tokens)  # type: ignore[arg-type]
+    found = recommend(spec_of(), Budget(days=days, tokens=tokens), planner=Linear(slow))  # type: ignore[arg-type]
     needed = tokens / (days * 86_400.0)
     enough = [count for count in card_counts(8, 1024) if 1000.0 * count / slow >= needed]
     assert found.num_npus == (enough[0] if enough else None)
@@ -201,7 +202,7 @@ def test_the_fewest_cards_are_those_of_every_count_tried(slow: float, days: floa
 
 def test_cards_on_which_nothing_fits_are_not_recommended() -> None:
     fake = Linear(fits_from=100)
-    found = recommend(spec_of(), planner=fake, days=1000.0, tokens=1e9)  # type: ignore[arg-type]
+    found = recommend(spec_of(), Budget(days=1000.0, tokens=1e9), planner=fake)  # type: ignore[arg-type]
     assert found.num_npus == 112
     assert len(fake.planned) <= 6
 
@@ -211,7 +212,7 @@ def test_counts_are_whole_nodes_with_small_factors() -> None:
 
 
 def test_the_real_planner_meets_the_deadline_and_fewer_cards_do_not() -> None:
-    found = recommend(spec_of(), planner=planner, days=60.0, tokens=1e12)
+    found = recommend(spec_of(), Budget(days=60.0, tokens=1e12), planner=planner)
     assert found.num_npus is not None
     assert found.plan is not None
     assert found.plan.days is not None
@@ -225,7 +226,7 @@ def test_the_real_planner_meets_the_deadline_and_fewer_cards_do_not() -> None:
 
 
 def test_a_deadline_that_none_meets_is_a_result() -> None:
-    found = recommend(spec_of(), planner=Linear(), days=0.001, tokens=1e15, max_npus=64)  # type: ignore[arg-type]
+    found = recommend(spec_of(), Budget(days=0.001, tokens=1e15, max_npus=64), planner=Linear())  # type: ignore[arg-type]
     assert found.num_npus is None
     assert found.plan is None
     assert "no number of cards up to" in found.message
@@ -233,7 +234,7 @@ def test_a_deadline_that_none_meets_is_a_result() -> None:
 
 def test_tokens_have_to_come_from_somewhere() -> None:
     with pytest.raises(SpecError, match="tokens is required"):
-        recommend(spec_of(), planner=Linear(), days=1.0)  # type: ignore[arg-type]
+        recommend(spec_of(), Budget(days=1.0), planner=Linear())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("text", "value"), [("13T", 13e12), ("500b", 5e11), ("1.5e12", 1.5e12), ("2 m", 2e6)])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.search.planner import Planner
     from autodeploy.specs.answers import ClusterOffer
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.questions import CompareClustersRequest
     from autodeploy.specs.spec import Spec
 
 CARD_MULTIPLES = (0.5, 2.0)
@@ -40,30 +41,20 @@ def on_offer(spec: Spec, offer: ClusterOffer) -> Spec:
     return spec.model_copy(update={"cluster": cluster})
 
 
-def points_on(
-    spec: Spec,
-    offer: ClusterOffer,
-    *,
-    planner: Planner,
-    days: float,
-    tokens: float | None = None,
-    max_npus: int | None = None,
-) -> ClusterAnswer:
+def points_on(spec: Spec, offer: ClusterOffer, asked: CompareClustersRequest, *, planner: Planner) -> ClusterAnswer:
     """The fewest cards of an offer that meet the deadline, and the plans of all counts that were searched for.
 
     spec : on that cluster, as `on_offer` gives it.
 
     Raises SpecError as `recommend`.
     """
-    recommended, plans = recommend_with_plans(
-        spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus, beside=CARD_MULTIPLES
-    )
+    recommended, plans = recommend_with_plans(spec, asked, planner=planner, beside=CARD_MULTIPLES)
     return ClusterAnswer(
         offer=offer,
         num_npus=recommended.num_npus,
         tokens=recommended.tokens,
         message=recommended.message,
-        points=tuple(_point(plan, count, offer, recommended.tokens, days) for count, plan in plans.items()),
+        points=tuple(_point(plan, count, offer, recommended.tokens, asked.days) for count, plan in plans.items()),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from autodeploy.search.planner import Planner
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.questions import Budget
     from autodeploy.specs.spec import Spec
 
 SEARCH: dict[str, Any] = {**SHORT_SEARCH, "time_limit_s": 20.0}
@@ -28,27 +29,17 @@ MOST_SEARCHES = 6
 DAY_S = 86_400.0
 
 
-def recommend(
-    spec: Spec,
-    *,
-    planner: Planner,
-    days: float | None = None,
-    npu_hours: float | None = None,
-    tokens: float | None = None,
-    max_npus: int | None = None,
-) -> Recommendation:
-    """The fewest cards that train `tokens` in `days`, or the most that `npu_hours` pay for, with the plan that does.
+def recommend(spec: Spec, asked: Budget, *, planner: Planner) -> Recommendation:
+    """The fewest cards that train the asked tokens in the days, or the most that the budget pays for, with the plan.
 
     Looked at are whole nodes in numbers without a prime factor above 7: others leave cards or batch undivided. The
     sweep's estimate brackets the answer by bisection, searches of small effort settle it.
 
-    days : the deadline. npu_hours : the budget in card-hours; with a deadline too, the answer keeps both.
-    tokens : default: the spec's. max_npus : default: 16 times the spec's cards.
+    asked : its budget is in card-hours (`budget_in_hours`).
 
     Raises SpecError if there is no number of tokens, neither deadline nor budget, or the spec can't be planned.
     """
-    asked = {"days": days, "npu_hours": npu_hours, "tokens": tokens, "max_npus": max_npus}
-    return recommend_with_plans(spec, planner=planner, **asked)[0]  # type: ignore[arg-type]
+    return recommend_with_plans(spec, asked, planner=planner)[0]
 
 
 def budget_in_hours(spec: Spec, cost: float | None) -> float | None:
@@ -66,24 +57,18 @@ def budget_in_hours(spec: Spec, cost: float | None) -> float | None:
 
 
 def recommend_with_plans(
-    spec: Spec,
-    *,
-    planner: Planner,
-    days: float | None = None,
-    npu_hours: float | None = None,
-    tokens: float | None = None,
-    max_npus: int | None = None,
-    beside: tuple[float, ...] = (),
+    spec: Spec, asked: Budget, *, planner: Planner, beside: tuple[float, ...] = ()
 ) -> tuple[Recommendation, dict[int, Plan]]:
     """`recommend`, and the plan of each number of cards that was searched for.
 
     beside : multiples of the cards of the answer (of the most cards, where none meets the deadline) that are searched
         for as well.
     """
+    days, npu_hours, max_npus = asked.days, asked.npu_hours, asked.max_npus
     if days is None and npu_hours is None:
         either = Message("common.at_least_one_of", names="days, npu_hours")
         raise SpecError(Message("common.is_required", name="days"), path="/days", hint=either)
-    tokens = spec.training.tokens if tokens is None else tokens
+    tokens = spec.training.tokens if asked.tokens is None else asked.tokens
     if tokens is None:
         raise SpecError(
             Message("common.is_required", name="training.tokens"), path="/training/tokens", hint="tokens: 13e12"

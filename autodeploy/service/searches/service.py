@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
+from autodeploy.analysis.intake import placed_in_spec, refuse_files
 from autodeploy.kit.errors import ConflictError, LimitError, NotFoundError
 from autodeploy.messages import Message, joined
 from autodeploy.service.clusters.overlays import Freshness, Resting, with_overlay
 from autodeploy.service.requests.callers import ANYONE, Principal
-from autodeploy.service.requests.intake import placed_in_spec, refuse_files
 from autodeploy.service.runner.execution import execute
 from autodeploy.service.runner.owner import Owner
 from autodeploy.service.runner.runner import slot_rules

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
+from autodeploy.analysis.intake import placed_in_spec, read_network_spec, refuse_profile
 from autodeploy.analysis.launch_checks.baseline import Baseline, unread_baseline
 from autodeploy.analysis.launch_checks.launch import Launch, launch_of
-from autodeploy.analysis.launch_checks.legality import check_unread, refuse_unknown_rules
+from autodeploy.analysis.launch_checks.legality import check_unread
 from autodeploy.analysis.what_if.clusters import on_offer
 from autodeploy.formats.import_document import import_document
 from autodeploy.formats.registry import target_of
 from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.service.requests.intake import placed_in_spec, read_network_spec, refuse_profile
-from autodeploy.specs.answers import MAX_CLUSTERS, CheckLimits, CheckReport, ClusterOffer
+from autodeploy.specs.answers import CheckReport, ClusterOffer
 from autodeploy.specs.base import Document
-from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.derived_fields import LAID_OUT, of_plan
 from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.planset import PlanSet
@@ -33,14 +32,13 @@ from autodeploy.specs.text_files import refuse_long_key
 from autodeploy.stack.frameworks import FRAMEWORKS, title_of
 from autodeploy.stack.releases import frameworks_for
 from hardware_profiles import load_profile
-from hardware_profiles.magnitudes import Days, TokenCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.search.planner import LaunchRules, Planner
-    from autodeploy.service.session import Services
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.questions import CheckRequest, LaunchRequest
     from autodeploy.specs.spec import Spec
 
 
@@ -93,40 +91,6 @@ def _launched(spec: Spec, plan: Plan, target: str) -> Spec:
     return spec.model_copy(update=changed)
 
 
-Text = Annotated[str, Field(max_length=200)]
-
-
-class LaunchRequest(Document):
-    """A launch: `spec` with a strategy, or `file` with the text of a launch script, a framework's YAML or a spec."""
-
-    spec: Annotated[dict[str, Any] | None, Field(description="a spec with a strategy")] = None
-    file: Annotated[str | None, Field(max_length=1_000_000)] = None
-    filename: Annotated[Text | None, Field(description="helps where the text alone does not tell")] = None
-    variables: Annotated[dict[Text, str] | None, Field(description="variables that a launch script expects")] = None
-    cluster: Annotated[Text | None, Field(description="hardware profile, where the file names no chip")] = None
-    device: Text | None = None
-    num_npus: Annotated[int | None, Field(ge=1, le=200_000)] = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.spec is None) == (self.file is None):
-            raise ValueError(Message("common.give_either", one="spec", other="file"))
-        return self
-
-
-class CheckRequest(LaunchRequest):
-    """A launch to check, and the limits it is held against."""
-
-    limits: CheckLimits = CheckLimits()
-    baseline: Annotated[
-        str | dict[str, Any] | None,
-        Field(
-            description="a plan id, a plan, a PlanSet (its best plan), a CheckReport, or the launch before a change: "
-            "{file, filename}"
-        ),
-    ] = None
-
-
 def network_launch(planner: Planner, request: LaunchRequest) -> Launch:
     """The launch of a request from the network: it names no file and only profiles that come with the product.
 
@@ -150,17 +114,6 @@ def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(document)
 
 
-def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
-    """The check that a request from the network asks for.
-
-    Raises SpecError with line and column, or with every bad field; NotFoundError when the baseline names no plan.
-    """
-    refuse_unknown_rules(request.limits.allow_rules)
-    baseline = _network_baseline(request, services)
-    read = services.read(read_check, services.planner, request, baseline)
-    return read if isinstance(read, CheckReport) else services.check(read, request.limits, baseline)
-
-
 def read_check(planner: Planner, request: CheckRequest, baseline: Baseline | None) -> Launch | CheckReport:
     """The launch that a request has checked, or the report of a script that breaks a rule and can't be predicted."""
     try:
@@ -178,19 +131,6 @@ def read_check(planner: Planner, request: CheckRequest, baseline: Baseline | Non
             baseline=baseline,
             own_profiles=False,
         )
-
-
-def _network_baseline(request: CheckRequest, services: Services) -> Baseline | None:
-    """The baseline of a request: the file before a change is for the same cluster and with the same variables."""
-    given = request.baseline
-    if not isinstance(given, dict) or "file" not in given:
-        return services.baseline(given)
-    own = request.model_dump(include={"variables", "cluster", "device", "num_npus"}, exclude_none=True)
-    try:
-        asked = LaunchRequest.model_validate(own | given)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
-    return services.read(read_baseline, services.planner, asked)
 
 
 def read_baseline(planner: Planner, asked: LaunchRequest) -> Baseline:
@@ -227,48 +167,7 @@ def baseline_in(document: Any, name: str = "") -> Baseline:
         raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
 
 
-# Requests of what-if questions.
 Model = TypeVar("Model", bound=Document)
-
-
-class WhyNotRequest(Document):
-    """A strategy, and what it is not the plan of: `spec`, or `plan_id` of a stored plan, whose strategy it changes.
-
-    Absent axes are those of the best plan with the given ones, of a plan its own; what follows from a changed axis, and
-    layers and memory with it, is chosen anew.
-    """
-
-    plan_id: Annotated[str | None, Field(max_length=200)] = None
-    spec: dict[str, Any] | None = None
-    strategy: Annotated[dict[str, Any], Field(min_length=1, description="fields of a strategy, such as tp")]
-
-    @model_validator(mode="after")
-    def _one_subject(self) -> Self:
-        if (self.plan_id is None) == (self.spec is None):
-            raise ValueError(Message("common.give_either", one="plan_id", other="spec"))
-        return self
-
-
-class ImproveRequest(LaunchRequest):
-    """A launch to improve: `spec` with a strategy, or `file` with the text of a launch script or a framework's YAML."""
-
-
-class RecommendRequest(Document):
-    """A deadline, a budget or both; `tokens` by default those of the spec."""
-
-    spec: dict[str, Any]
-    days: Days | None = None
-    npu_hours: Annotated[float | None, Field(ge=1e-3, le=1e12, description="budget in card-hours")] = None
-    cost: Annotated[float | None, Field(ge=1e-3, le=1e15, description="budget in the spec's currency")] = None
-    tokens: TokenCount | None = None
-    max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
-
-
-class CompareClustersRequest(RecommendRequest):
-    """The deadline, and one to four clusters with their prices on which the spec is planned in place of its own."""
-
-    days: Days
-    clusters: Annotated[tuple[ClusterOffer, ...], Field(min_length=1, max_length=MAX_CLUSTERS)]
 
 
 def read_offers(spec: Spec, offers: Sequence[ClusterOffer], planner: Planner) -> None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from autodeploy.costs.inputs.build_context import profile_of
@@ -16,7 +16,6 @@ from autodeploy.costs.training_run.checkpoints import Launched, checkpoint_chang
 from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import AutoDeployError, FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message
-from autodeploy.specs.base import Document
 from autodeploy.specs.field_errors import did_you_mean, field_errors
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.model import ModelSpec
@@ -138,22 +137,10 @@ def _model_forms(model: dict[str, str], fields: dict[str, Any]) -> list[dict[str
     ]
 
 
-Request = TypeVar("Request", bound=Document)
 # Paths in a spec name files of whoever wrote it; over the network they would name files of the server.
 FILE_FIELDS = (("training", "expert_load_file"),)
 NO_FILE = Message("services.no_file_here")
 NO_FILE_HINT = Message("services.command_line_reads_files")
-
-
-def read_request(kind: type[Request], document: Any) -> Request:
-    """The request in a body.
-
-    Raises SpecError with every bad field.
-    """
-    try:
-        return kind.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, model=kind)) from error
 
 
 def read_network_spec(document: Any, planner: Planner) -> Spec:
@@ -247,10 +234,6 @@ def _file_errors(document: Any) -> list[FieldError]:
     ]
 
 
-# The request of a comparison.
-MAX_COMPARED = 5
-
-
 def with_checkpoints(comparison: Comparison, pairs: Sequence[tuple[PlanSet, Plan]]) -> Comparison:
     """The comparison with what a checkpoint of the first plan is to each other, where that can be said."""
     launched = [_launched(plan_set, plan) for plan_set, plan in pairs]
@@ -266,12 +249,6 @@ def _launched(plan_set: PlanSet, plan: Plan) -> Launched | None:
         return None if spec.training.rl is not None else Launched(spec, plan, profile_of(spec.cluster).vendor)
     except (ValidationError, AutoDeployError):
         return None
-
-
-class CompareRequest(Document):
-    """Two to five plans: the id of a stored plan, or a PlanSet, whose best plan is taken."""
-
-    plans: Annotated[tuple[str | dict[str, Any], ...], Field(min_length=2, max_length=MAX_COMPARED)]
 
 
 def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Plan]:
