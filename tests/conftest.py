@@ -20,6 +20,7 @@ from hypothesis.internal import charmap
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.intervalsets import IntervalSet
 
+import tests.support.one_thread  # noqa: F401
 from tests.support import cold_start, forked_server, lost_interruptions, postgresql, short_reports
 from tests.support.watchdog import Watchdog
 

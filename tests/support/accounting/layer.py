@@ -14,7 +14,7 @@ from tests.support.accounting.norms import biases, norms
 from tests.support.accounting.positions import one_product, rotary, rotates, tables
 from tests.support.accounting.sharded import sharded
 from tests.support.accounting.shortcut import do_again
-from tests.support.accounting.uneven_experts import grown, largest_of, uneven
+from tests.support.accounting.uneven_experts import grown, mean_largest, uneven
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,7 +244,7 @@ class Account:
     def issue_s(self) -> float:
         """To issue an operator on the slowest of n hosts that meet."""
         met = max(self.d.tp * self.d.cp, self.d.ep * self.d.etp if "expert_up_proj" in self.operators else 1)
-        return self.machine.issue_s * (1 + self.run.scatter * sum(z * share for z, share in largest_of(met)))
+        return self.machine.issue_s * (1 + self.run.scatter * mean_largest(met))
 
     def work(self, *, backward: int, where: Callable[[str, str], bool]) -> float:
         """Seconds of the operators that `where` (name, window) picks: 0 forward, 1 input, 2 weight gradients."""

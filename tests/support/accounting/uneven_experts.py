@@ -111,3 +111,9 @@ def largest_of(ranks: float) -> list[tuple[float, float]]:
         weight = step * ranks * math.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) * below ** (ranks - 1.0)
         found.append((z, weight))
     return [(z, weight) for z, weight in found if weight > 0.0]
+
+
+@lru_cache(maxsize=64)
+def mean_largest(ranks: float) -> float:
+    """In the mean, of so many standard normal variables."""
+    return sum(z * weight for z, weight in largest_of(ranks))
