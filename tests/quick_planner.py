@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 
 SLOW = "slow"  # runs until it is cancelled, at most SLOW_S
 SLOWER_THAN_EXPECTED = "slower than expected"  # the same, and nobody expects it
+LASTING = "lasting"  # takes LASTING_S
 CRASHES = "crashes"  # kills its own process
 FAILS = "fails"  # raises
 HUNGRY = "hungry"  # takes memory until there is none
 ABORTS = "aborts"  # ends itself, as native code without memory does
 INFEASIBLE = "infeasible"
 SLOW_S = 60.0
+LASTING_S = 2.2
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ def plan(
         raise RuntimeError("the planner found a bug in itself")
     if behaviour in (SLOW, SLOWER_THAN_EXPECTED):
         _wait(report, should_cancel or (lambda: False))
+    if behaviour == LASTING:
+        time.sleep(LASTING_S)
     if behaviour == INFEASIBLE:
         return factories.infeasible_plan_set(search_id, spec=spec, created_at=created_at)
     report(Progress("finished", "done", enumerated=184_320, solved=88, incumbent_s=134.2, bound_s=132.5, gap=0.013))

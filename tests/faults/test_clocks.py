@@ -6,26 +6,23 @@ from typing import Any
 
 import pytest
 
+from tests import factories
 from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
+from tests.quick_planner import LASTING
 from tests.support.forked_processes import CLOCK_AHEAD_S, MACHINE
 
 pytestmark = pytest.mark.fault
 
 AHEAD_S = ("-120", "120")
-# A plan of more than two seconds, twice as long as a heartbeat may be late here.
-SPEC: dict[str, Any] = {
-    "model": "qwen3-30b-a3b",
-    "cluster": {"profile": "ascend-800t-a2", "num_npus": 256},
-    "training": {"seq_length": 4096, "global_batch_size": 512},
-    "search": {"effort": 1.0, "top_k": 2, "risk": "neutral"},
-}
+# A plan of more than two seconds, twice as long as a heartbeat may be late here; nothing is computed in them.
+SPEC: dict[str, Any] = factories.spec_document(model=factories.DEEPSEEK_V3 | {"name": LASTING})
 
 
 def test_workers_on_machines_with_other_clocks_leave_each_other_s_searches(empty_postgres_dsn, tmp_path):
     places = [{CLOCK_AHEAD_S: ahead, MACHINE: f"m{number}"} for number, ahead in enumerate(AHEAD_S)]
     with running_service(
-        empty_postgres_dsn, tmp_path, with_worker=True, num_workers=2, places=places, forked=True
+        empty_postgres_dsn, tmp_path, with_worker=True, num_workers=2, places=places, forked=True, quick=True
     ) as service:
         ledger = Ledger(service.database_url, service.urls, SPEC)
         ledger.submit([f"both-{number}" for number in range(4)])
@@ -42,7 +39,7 @@ def test_workers_on_machines_with_other_clocks_leave_each_other_s_searches(empty
 def test_servers_on_one_file_with_other_clocks_leave_each_other_s_searches(tmp_path):
     places = [{CLOCK_AHEAD_S: ahead} for ahead in AHEAD_S]
     url = f"sqlite:///{tmp_path / 'autodeploy.db'}"
-    with running_service(url, tmp_path, num_servers=2, places=places, forked=True) as service:
+    with running_service(url, tmp_path, num_servers=2, places=places, forked=True, quick=True) as service:
         ledger = Ledger(service.database_url, service.urls, SPEC)
         ledger.submit([f"both-{number}" for number in range(4)])
         audit = ledger.settle()
