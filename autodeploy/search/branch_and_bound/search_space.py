@@ -12,7 +12,7 @@ import numpy.typing as npt
 from autodeploy.costs.inputs.build_context import choice_context
 from autodeploy.costs.layers.unit_costs import CutCosts, closed, fastest_costs, joined
 from autodeploy.costs.stages.step_parts import faster_somewhere
-from autodeploy.costs.sweep.sweep import FITS, TOTALS, Sweep, sweep_tree
+from autodeploy.costs.sweep.sweep import FITS, TOTALS, Sweep, sweep, sweep_tree
 from autodeploy.kit.errors import SearchCancelled, SpecError
 from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.frontier import SearchRequest
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from autodeploy.space.tree import CandidateTree
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
+    from cost_models.arrays import Ints
     from hardware_profiles.profile import Profile
 
 
@@ -77,6 +78,24 @@ class SearchSpace:
     def context_of(self, index: int) -> Context:
         """The cluster, the batch and the features of a candidate."""
         return self.contexts[int(self.variant[index])]
+
+    def below(self, rows: Ints, limit_bytes: Callable[[Context], float]) -> tuple[SearchSpace, Ints]:
+        """The candidates at some rows that may fit below other limits, and their rows here.
+
+        limit_bytes : what a plan may take of a card, by context.
+        """
+        contexts = tuple(replace(each, limit_bytes=limit_bytes(each)) for each in self.contexts)
+        variants = self.variant[rows]
+        of_variants = [rows[variants == number] for number in np.unique(variants)]
+        sweeps = [
+            sweep(self.candidates.take(of_variant), contexts[int(self.variant[of_variant[0]])], parts=False)
+            for of_variant in of_variants
+        ]
+        swept, rows = _join(sweeps), np.concatenate(of_variants)
+        fits = np.flatnonzero(np.isfinite(swept.after_recompute_s))
+        kept = rows[fits]
+        candidates, costs = self.candidates.take(kept), self.costs.take(kept)
+        return SearchSpace(candidates, swept.take(fits), self.variant[kept], contexts, costs, self.counts), kept
 
 
 def search_space(

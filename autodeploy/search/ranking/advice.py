@@ -16,8 +16,9 @@ import numpy as np
 
 from autodeploy.costs.steps.scenarios import context_in
 from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.branch_and_bound.best_first import best_first
 from autodeploy.search.branch_and_bound.frontier import card_bytes
-from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
+from autodeploy.search.branch_and_bound.least_memory import WAYS_MARGIN, RoomyPlans
 from autodeploy.search.choices.effort import QUICK
 from autodeploy.search.placement.solve import solve
 from autodeploy.search.ranking.counterfactuals import MOST, stepped, steps_from
@@ -120,11 +121,13 @@ OUTLINES, MORE = 8, 3
 """Outlines with a plan that leaves room: of any answer, and beyond those of a long one."""
 LEAST_LEVEL: Final = 0.6
 """P(fits) that plans are made for where none reaches the floor."""
-AT_FLOOR: Final = 6
+AT_FLOOR: Final = 9
 """Outer strategies of which a plan is made that fits no more surely than the floor asks for, the most promising."""
 FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
 """Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
 that rest on least."""
+LOOKS: Final = 1.5
+"""Looks of a search with more room, in those of the search itself: nothing is proven there."""
 NUM_BAD_WORLDS: Final = 4
 """Numbers at whose bad end all candidates are looked at again, the most influential."""
 MOST_FIRSTS: Final = 2
@@ -308,20 +311,22 @@ class Adviser:
 
     def _promising(self) -> list[int]:
         """Of outer strategies that may cost less than the first plan with no more room than the floor asks for, the
-        first candidates of the ranking, the most promising first: no plan of one is faster than what the search knows.
+        first candidates of the ranking, the most promising first: no plan of one is faster than what the search knows,
+        if it knows any.
         """
         outer, least_s = self._outer, dict[int, float]()
         for one in self._frontier.found:
             number = int(outer[one.index])
             least_s[number] = min(one.step_s, least_s.get(number, np.inf))
         hopes: dict[int, tuple[float, int]] = {}
-        for each in self.so_far.weighed:
-            number, weight = self._number(each.solved), float(self.so_far.weights[each.row])
-            hope = weight * each.expected_s * min(1.0, least_s.get(number, each.step_s) / each.step_s)
-            hopes[number] = min((hope, each.solved.index), hopes.get(number, (np.inf, 0)))
         first = self.so_far.weighed[0]
         enough = first.expected_s * float(self.so_far.weights[first.row])
-        promising = sorted(each for each in hopes.values() if each[0] < enough)
+        for each in self.so_far.weighed:
+            number, cost = self._number(each.solved), float(self.so_far.weights[each.row]) * each.expected_s
+            hope = cost * min(1.0, least_s.get(number, each.step_s) / each.step_s)
+            if hope < enough or number not in least_s:
+                hopes[number] = min((hope, each.solved.index), hopes.get(number, (np.inf, 0)))
+        promising = sorted(hopes.values())
         return list(
             dict.fromkeys([index for _, index in promising[:AT_FLOOR]] + [each.index for each in self._best[:1]])
         )
@@ -351,16 +356,20 @@ class Adviser:
         return as_predicted(self._box, [each.solution.step_s for each in plans])
 
     def _in_full(self, advice: Advice) -> Advice:
-        """The ranking with its first plans solved in full; the search's own were."""
+        """The ranking with its first plans solved in full, and with them the first one's other ways to keep optimizer
+        states; the search's own were.
+        """
         pool = _pool(advice)
         responses_before = advice.responses
         better: list[int] = []
-        for each in advice.weighed[:NUM_REFINED]:
+        known = {_identity(each) for each in pool}
+        for each in dict.fromkeys([*advice.weighed[:NUM_REFINED], *self._other_ways(advice)]):
             if each.row < len(self._best) or self._stopped():
                 continue
             maker = self._makers[id(each.solved)]
             refined = maker.refined(each.solved, self._budget.effort)
-            if refined is not each.solved:
+            if _identity(refined) not in known:
+                known.add(_identity(refined))
                 pool[each.row] = refined
                 self._peaks[id(refined)] = maker.card_bytes(refined)
                 better.append(each.row)
@@ -368,6 +377,20 @@ class Adviser:
             return advice
         again = self._responses([pool[row] for row in better])
         return advice if again is None else self._ranked(pool, responses_before.replaced(better, again))
+
+    def _other_ways(self, advice: Advice) -> list[Weighed]:
+        """Plans of the first one's outer strategy that keep optimizer states otherwise and are hardly slower: a quick
+        plan does not tell which way is the fastest.
+        """
+        first = advice.weighed[0]
+        number, enough = self._number(first.solved), (1.0 + WAYS_MARGIN) * first.step_s
+        return [
+            each
+            for each in advice.weighed
+            if each.solved.index != first.solved.index
+            and self._number(each.solved) == number
+            and each.step_s <= enough
+        ]
 
     def _with_every_chunk_filled(self, advice: Advice) -> Advice:
         """The ranking with another plan of a first one that leaves a chunk to the model's end alone: its layers in all
@@ -427,7 +450,7 @@ class Adviser:
         fit = [each for each in self._best if self._p_fits(each) >= level]
         numbers_of_fit = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.
-        picks = dict.fromkeys(self._nearest(level))
+        picks = dict.fromkeys([*self._nearest(level), *self._fastest_with_room(rows, level)])
         estimates = estimates_in(
             worlds,
             self._searched,
@@ -450,6 +473,19 @@ class Adviser:
                 first_of_each(rows[least], seconds[least], self._outer, count, without=numbers_of_fit)
             )
         return list(picks)
+
+    def _fastest_with_room(self, rows: Ints, level: float) -> list[int]:
+        """Candidates at some rows whose plans are the fastest found below the limit that leaves so much room: an
+        estimate knows one placement only, which tells little once memory binds.
+        """
+        roomy, kept = self._searched.below(rows, lambda context: self._usual_limit(context, level))
+        if not len(kept):
+            return []
+        quick = round(LOOKS * self._budget.quick)
+        budget = replace(self._budget, quick=quick, refined=0, paths=0, exact_solves=0)
+        request = roomy.request(self._top_k, budget.proof_gap, budget, should_cancel=self._should_cancel)
+        found = best_first(request, keep=max(LEAST_FASTEST, self._scaled(FASTEST)))
+        return [int(kept[each.index]) for each in found.best]
 
     def _rest_on_least(self, rows: Ints, seconds: Floats) -> Ints:
         """Of candidates that fit, those with the fewest degrees and words that no run has [some of rows]."""
