@@ -387,9 +387,7 @@ class Adviser:
         return [
             each
             for each in advice.weighed
-            if each.solved.index != first.solved.index
-            and self._number(each.solved) == number
-            and each.step_s <= enough
+            if each.solved.index != first.solved.index and self._number(each.solved) == number and each.step_s <= enough
         ]
 
     def _with_every_chunk_filled(self, advice: Advice) -> Advice:
@@ -478,6 +476,8 @@ class Adviser:
         """Candidates at some rows whose plans are the fastest found below the limit that leaves so much room: an
         estimate knows one placement only, which tells little once memory binds.
         """
+        if not len(rows):
+            return []
         roomy, kept = self._searched.below(rows, lambda context: self._usual_limit(context, level))
         if not len(kept):
             return []
