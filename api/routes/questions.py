@@ -1,6 +1,6 @@
 """Questions about the document in a body: their answers are stored nowhere."""
 
-from inspect import cleandoc
+from textwrap import fill
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -16,6 +16,11 @@ from autodeploy.specs.questions import QUESTIONS, Question, read_request
 router = APIRouter(prefix="/v1")
 
 
+def _description(docstring: str) -> str:
+    """A docstring in lines as those of a route's own function: how deep it stands in the code is not told."""
+    return fill(" ".join(docstring.split()), 116, initial_indent="   ").lstrip()
+
+
 def _add(name: str, question: Question[Any, Any]) -> None:
     """Makes a route of a question, whose answer takes seconds."""
     answer_to = getattr(Services, name)
@@ -29,7 +34,7 @@ def _add(name: str, question: Question[Any, Any]) -> None:
         methods=["POST"],
         operation_id=question.operation_id,
         summary=question.summary,
-        description=cleandoc(answer_to.__doc__),
+        description=_description(answer_to.__doc__),
         tags=[question.tag],
         response_model=question.answer,
         responses=responses(400, 415, 422, 503, *question.refusals),
