@@ -11,7 +11,6 @@ from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.reports.figures.charts import SPEED_FILE
 from docs.accuracy_page.measures import measure
 from docs.accuracy_page.plot import write_accuracy
-from docs.accuracy_page.sets import ASCEND
 from docs.backtest_groups import backtests
 from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import ladder_section
@@ -37,7 +36,7 @@ def main(
     points_file = calibration / SPEED_FILE
     records = shipped_records() if records is None else records
     measures = measure(records)
-    first = vendor_lines(records, measures.calibrations[ASCEND])
+    first = vendor_lines(records, measures.calibrations)
     chosen = backtests(records, measures.calibrations, gains(records, list(measures.calibrations.values())))
     last = [*chosen_lines(chosen), *ladder_lines(), *(published_lines() if published else ())]
     write_accuracy(docs, points_file, measures, records, first=first, last=last, more=[ladder_section()])

@@ -44,13 +44,17 @@ def launches(records: Sequence[Record]) -> list[tuple[Record, Path]]:
     return [(r, LAUNCHES / f"{r.id}.sh") for r in records if (LAUNCHES / f"{r.id}.sh").is_file()]
 
 
-def vendor_lines(records: Sequence[Record], fitted: Calibration) -> list[Line]:
-    """Each public script with a published speed, as `autodeploy check` predicts it by a fit without its run."""
-    launched = launches(records)
+def vendor_lines(records: Sequence[Record], fits_by_name: Mapping[str, Calibration]) -> list[Line]:
+    """Each public script with a published speed, as `autodeploy check` predicts it by a fit without its run.
+
+    fits_by_name : of all devices, the one of the scripts' with it: what lies between classes is read off all of them.
+    """
+    launched, fitted = launches(records), fits_by_name[ASCEND]
+    others = [each for name, each in fits_by_name.items() if name != ASCEND]
     lines = []
     for record, path in launched:
         rest = without(fitted, partial(_same, record))
-        error, low, high, basis = predicted(record, path, rest, records)
+        error, low, high, basis = predicted(record, path, [rest, *others], records)
         inside = low <= 0.0 <= high
         lines.append(
             Line(
@@ -64,7 +68,7 @@ def vendor_lines(records: Sequence[Record], fitted: Calibration) -> list[Line]:
     names = {record.id for record, _ in launched}
     every = without(fitted, lambda r: r.id in names)
     for record, path in launched:
-        error, low, high, _ = predicted(record, path, every, records)
+        error, low, high, _ = predicted(record, path, [every, *others], records)
         lines.append(
             Line(
                 f"  {record.id}, all {len(launched)} out",
@@ -81,10 +85,10 @@ def _same(one: Record, other: Record) -> bool:
 
 
 def predicted(
-    record: Record, path: Path, fitted: Calibration, records: Sequence[Record]
+    record: Record, path: Path, fitted: Sequence[Calibration], records: Sequence[Record]
 ) -> tuple[float, float, float, str]:
     """Error of the speed of a launch as `check` predicts it, the errors at the ends of its interval, and its basis."""
-    with recalibrated(overlays_of(fitted)), covering(coverage_table([fitted], records)):
+    with recalibrated(overlays_of(*fitted)), covering(coverage_table(fitted, records)):
         launch = launch_of(import_file(path), record.cluster.profile, record.cluster.device)
         plan = planner.estimate(launch.spec)
     measured = record.measured.tokens_per_s_per_npu or math.nan
@@ -130,7 +134,7 @@ def _ends(error: float, low: float, high: float) -> str:
 
 def lines(records: Sequence[Record], fitted: Mapping[str, Calibration], *, published: bool = True) -> list[Line]:
     """The whole scoreboard."""
-    all_lines = [*vendor_lines(records, fitted[ASCEND]), *record_lines(records, fitted)]
+    all_lines = [*vendor_lines(records, fitted), *record_lines(records, fitted)]
     all_lines += chosen_lines(backtests(records, fitted, gains(records, list(fitted.values())))) if published else []
     with recalibrated(overlays_of(*fitted.values())), covering(coverage_table(list(fitted.values()), records)):
         all_lines += ladder_lines()

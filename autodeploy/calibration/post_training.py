@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Diagnosis
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.stack.host import HostSoftware
+    from autodeploy.stack.software import Stack
 
 
 # Prediction of a measured step.
@@ -52,8 +54,12 @@ class RlPrediction:
         return self.step.tokens_per_s[self.record.token_count] / int(self.record.cluster.num_npus or 1)
 
 
-def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPrediction:
-    """The step of a record. overheads : in place of those of its framework.
+def predict_rl(
+    record: RlRecord, overheads: Overheads | None = None, facts: Mapping[str, str] | None = None
+) -> RlPrediction:
+    """The step of a record.
+
+    overheads : in place of those of its framework. facts : of its stack that are otherwise, by `section.name`.
 
     Raises SpecError if it can't have run as the record says.
     """
@@ -62,10 +68,9 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
     layout = _layout(record, defaults, rl, log)
     strategy = record.strategy.model_copy(update={"rl": None})
     profile, adds = profile_of(record.cluster), overheads or overheads_of(record.framework)
-    run = run_of(record.model, record.training.precision, strategy, frozenset(strategy.features))
-    stack = stack_of_run(record.framework, record.source, profile.vendor, profile.generation, run)
-    software = SoftwareSpec(stack=stack.name)
-    if strategy.swap_optimizer and strategy.optimizer_offload_fraction is None and resolved(stack, run).host.updates:
+    stack, host = software_of(record)
+    software = SoftwareSpec(stack=stack.name, overrides=dict(facts or {}))
+    if strategy.swap_optimizer and strategy.optimizer_offload_fraction is None and host.updates:
         # Recipes of this stack that have states on the host update them there.
         strategy = strategy.model_copy(update={"swap_optimizer": False, "optimizer_offload_fraction": 1.0})
     try:
@@ -79,6 +84,14 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
     if record.training.rl.response_length.mean_is_assumed:
         step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
     return RlPrediction(record, rl, strategy, layout, step, (*record.diagnoses, *log.found))
+
+
+def software_of(record: RlRecord) -> tuple[Stack, HostSoftware]:
+    """Stack that a record's framework is read as, and what it asks of the host."""
+    profile, strategy = profile_of(record.cluster), record.strategy
+    run = run_of(record.model, record.training.precision, strategy, frozenset(strategy.features))
+    stack = stack_of_run(record.framework, record.source, profile.vendor, profile.generation, run)
+    return stack, resolved(stack, run).host
 
 
 class _Assumptions(Diagnoses):

@@ -161,8 +161,7 @@ ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and
 RANKS_PER_DOUBLING = 0.02  # for devices without records, and the prior of the others
 PER_DOUBLING = {"ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
-# A device with few records takes the efficiencies of another; what that costs beside the other's own spread.
-PER_CARRIED_DEVICE = 0.08
+UNCALIBRATED = {False: "uncalibrated/dense", True: "uncalibrated/moe"}  # classes of chips without runs of a kind
 LARGEST_RATIO = 6.0  # of the ends of an interval that still says something
 MIN_CONFIGURATIONS = 4  # configurations
 SCALED_AXES = ("ranks", "ep", "pp")  # that a rehearsal has less of than its plan
@@ -174,13 +173,18 @@ MEMORY_PER_UNSEEN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Relative spread of a prediction; log_shift : of the middle of its interval, where that is not the value."""
+    """Relative spread of a prediction.
+
+    log_shift : of the middle of its interval, where that is not the value. own : what the run's own numbers and its
+    distance from the records leave uncertain to shorter and to longer times, in log time, 80 % on each side.
+    """
 
     log_sigma: float
     basis: str
     nearest_record: str | None
     extrapolated: tuple[str, ...]
     log_shift: float = 0.0
+    own: tuple[float, float] = (0.0, 0.0)
 
     def interval(self, value: float) -> tuple[float, float]:
         """80 % interval around a predicted value."""
@@ -273,15 +277,13 @@ def spread_of(
     name = narrow if f"{origin}/{narrow}" in classes else kind
     key = f"{origin}/{name}"
     measured = key in classes
-    entry = classes.get(key) or classes["uncalibrated"]
     fitted = [r for r in table["records"] if r.get("fit", r["family"]) == origin]
-    records = [r for r in fitted if name in classes_of_run(r) or not measured]
+    # Without a class of its own the spread is of all chips, and so is the range that their runs cover.
+    records = [r for r in (fitted if measured else table["records"]) if name in classes_of_run(r)]
+    carried = own or not measured or is_carried(family, run, fitted)
+    entry = classes[UNCALIBRATED[bool(run["moe"])] if carried else key]
     variance = class_variance(float(entry["log_sigma"]), float(entry["parameter_variance"]), parameter_variance)
-    extrapolated = []
-    if own or is_carried(family, run, fitted):
-        # Without a class of its own the spread is that of devices to which efficiencies were carried over.
-        variance += PER_CARRIED_DEVICE**2 if measured else 0.0
-        extrapolated.append("device family")
+    extrapolated = ["device family"] if carried else []
     if cluster.timed:
         left = conditioned(variance, float(table["pair_log_sigma"]) ** 2) + parameter_variance + REPEAT_NOISE**2
         if left < variance:
@@ -297,39 +299,51 @@ def spread_of(
     variance, beyond = widened(variance, run, records, slopes, PER_UNSEEN)
     extrapolated += beyond
     basis = (
-        Message("calibration.configurations_of", count=entry["n"], group=key)
-        if measured
-        else Message("calibration.spread_of_uncalibrated_devices", family=family)
+        Message("calibration.spread_between_classes", family=family, least=MIN_CONFIGURATIONS, n=entry["n"])
+        if carried
+        else Message("calibration.configurations_of", count=entry["n"], group=key)
     )
     if cluster.timed:
         basis = Message("calibration.runs_of_this_cluster", basis=basis)
     near = nearest_record(family, run)
     spread = Spread(scale * math.sqrt(variance), basis, near, axes_in_words(extrapolated))
-    return _beyond_records(spread, run, family, asymmetric)
+    of_class = 0.0 if cluster.timed or same_work else scale * float(entry["log_sigma"])
+    both = Z80 * math.sqrt(max(0.0, spread.log_sigma**2 - of_class**2))
+    sides = math.hypot(both, asymmetric[0]), math.hypot(both, asymmetric[1])
+    return _beyond_records(spread, sides, run, family, asymmetric)
 
 
-def _beyond_records(spread: Spread, run: Mapping[str, Any], family: str, asymmetric: tuple[float, float]) -> Spread:
-    """The spread of a kind of run that no fit has seen: with what lay between such kinds and their predictions.
+def _beyond_records(
+    spread: Spread,
+    own: tuple[float, float],
+    run: Mapping[str, Any],
+    family: str,
+    asymmetric: tuple[float, float],
+) -> Spread:
+    """The spread of a kind of run that no fit has seen: what lay between such kinds and their predictions.
 
-    That is counted by source and measured with each source left out (`autodeploy.calibration.shipped.tables`). Both
-    sides add up in quadrature, each for itself; an interval whose end is more than 6 times its beginning is no
-    prediction.
+    That is counted by source and measured with each source left out (`autodeploy.calibration.shipped.unseen_classes`):
+    between sources and within them, to either side. It holds what residuals of pre-training say, and the mean of what
+    these runs' own numbers leave uncertain; own, what this one's do, adds what lies beyond that. Both sides add up in
+    quadrature, each for itself; an interval whose end is more than 6 times its beginning is no prediction.
     """
     kind, beyond = run.get("kind", PRETRAINING), coverage().get("beyond")
-    sides = [[Z80 * spread.log_sigma, number] for number in asymmetric]
     basis = spread.basis
+    down, up = (math.hypot(Z80 * spread.log_sigma, number) for number in asymmetric)
     if beyond is not None and kind != PRETRAINING:
-        sides[0].append(float(beyond["shorter"]))
-        sides[1].append(float(beyond["longer"]))
+        excess = [max(0.0, side**2 - mean) for side, mean in zip(own, beyond["explained"], strict=True)]
+        down, up = (
+            math.hypot(beyond[side], beyond["within"], math.sqrt(more))
+            for side, more in zip(("shorter", "longer"), excess, strict=True)
+        )
         basis = Message(
             f"calibration.no_fit_to_{kind}", family=family, factor=math.exp(float(beyond["seen"])), n=beyond["sources"]
         )
     elif not any(asymmetric):
-        return spread
-    down, up = (math.hypot(*side) for side in sides)
+        return replace(spread, own=own)
     if up + down > math.log(LARGEST_RATIO):
         basis = Message("calibration.no_prediction", basis=basis)
-    return replace(spread, log_sigma=(up + down) / 2.0 / Z80, log_shift=(up - down) / 2.0, basis=basis)
+    return replace(spread, log_sigma=(up + down) / 2.0 / Z80, log_shift=(up - down) / 2.0, basis=basis, own=own)
 
 
 def class_variance(log_sigma: float, of_class: float, of_run: float) -> float:

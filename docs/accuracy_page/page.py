@@ -8,9 +8,14 @@ import numpy as np
 
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.record_prediction import is_update_phase
+from autodeploy.calibration.shipped.overhead_fit import shipped_rl
+from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.inputs.context import PRETRAINING
 from docs.accuracy_page.aims import by_configuration
+from docs.accuracy_page.classes import NAMES as INTERVALS
+from docs.accuracy_page.classes import scores, scores_by_class
 from docs.accuracy_page.errors import errors_of
+from docs.accuracy_page.host_constants import host_constants
 from docs.accuracy_page.misses import left_aside
 from docs.accuracy_page.null_models import beside, carried_errors, kinds_of_rows, peer_errors
 from docs.accuracy_page.sets import A100, ASCEND, B200, H100
@@ -18,10 +23,13 @@ from docs.accuracy_page.shared import SERIES, SHARED_TITLES, pairs_by_sharing, s
 from docs.accuracy_page.splits import share_inside
 from docs.accuracy_page.texts import (
     BESIDE_INTRO,
+    CLASSES_INTRO,
     EXPERTS_INTRO,
     HEADING,
+    HOST_CONSTANTS_INTRO,
     HOW,
     INTERVALS_INTRO,
+    KINDS_INTRO,
     MEMORY_INTRO,
     NOT_COVERED,
     NOT_MODELLED,
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.record import Record
     from docs.accuracy_page.aims import Line
+    from docs.accuracy_page.classes import LeftOut
     from docs.accuracy_page.errors import Errors, Runs
     from docs.accuracy_page.measures import Measures
     from docs.accuracy_page.splits import Held, SplitErrors
@@ -52,8 +61,17 @@ def page(measures: Measures, *, first: Sequence[Line] = (), last: Sequence[Line]
     ----------
     first, last : figures before and after those of the records. more : sections after the worst records.
     """
-    parts = [HEADING, aims_table([*first, *measures.board, *last]), _experts(measures), _memory(measures.peaks)]
-    parts += [_intervals(measures), _dense(measures), _beside(measures), _orders(measures), _worst(measures), *more]
+    parts = [HEADING, aims_table([*first, *measures.board, *last]), _kinds(measures), _experts(measures)]
+    parts += [
+        _memory(measures.peaks),
+        _intervals(measures),
+        _classes(measures.classes),
+        _dense(measures),
+        _beside(measures),
+        _orders(measures),
+        _worst(measures),
+        *more,
+    ]
     parts += [NOT_MODELLED, NOT_COVERED, HOW]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -132,6 +150,54 @@ def _without_doubted(measures: Measures, inside: Runs) -> str:
         f"{percent(errors.mape)}, 90th percentile {percent(errors.p90_ape)} of {errors.n} runs; without the farthest "
         f"of them, `{rest.records[worst].id}`, {percent(fewer.mape)} and {percent(fewer.p90_ape)}."
     )
+
+
+def _kinds(measures: Measures) -> str:
+    """Each kind of run beside dense pre-training of today."""
+    rows = []
+    for each in measures.kinds:
+        aim = "-" if each.group.at_most is None else percent(each.group.at_most)
+        single = ", ".join(f"`{name}` {signed(error)}" for name, error in each.errors.items())
+        rows.append([each.group.name, each.group.fit, len(each.errors), percent(each.mean), aim, single])
+    titles = ("kind of run", "fit", "runs", "mean error", "at most", "each run")
+    return f"## By kind of run\n\n{KINDS_INTRO}\n\n{table(titles, rows)}\n\n{_host_constants()}"
+
+
+def _host_constants() -> str:
+    """Numbers of the host that are fitted, beside the sources of the stacks that have them."""
+    rows = []
+    for each in host_constants(shipped_records(), shipped_rl()):
+        low, high = each.fact.interval
+        value = f"{each.fact.value} {each.fact.unit} (80 %: {low:g} to {high:g})"
+        rows.append([f"`{each.name}`", value, ", ".join(each.stacks), len(each.sources), ", ".join(each.sources)])
+    titles = ("number of the host", "value", "stacks with runs that have it", "sources of their runs", "which")
+    return f"{HOST_CONSTANTS_INTRO}\n\n{table(titles, rows)}"
+
+
+def _classes(found: Sequence[LeftOut]) -> str:
+    """Intervals of classes that were left out whole, beside models that know less."""
+    every, by_class = scores(found), scores_by_class(found)
+    titles = ("intervals", "runs inside", "median upper / lower", "mean score", "classes inside", "their mean score")
+    rows = []
+    for kind, name in INTERVALS.items():
+        of_classes = [each[kind] for _, each in by_class.values()]
+        inside, score = (float(np.mean([getattr(s, what) for s in of_classes])) for what in ("inside", "score"))
+        one = every[kind]
+        rows.append(
+            [name, percent(one.inside), f"{one.ratio:.2f}", f"{one.score:.3f}", percent(inside), f"{score:.3f}"]
+        )
+    each_titles = ("class left out", "configurations", "inside", "upper / lower", "score", "one width", "nearest")
+    each_rows = [
+        [
+            name,
+            count,
+            percent(of["ours"].inside),
+            f"{of['ours'].ratio:.2f}",
+            *(f"{of[kind].score:.3f}" for kind in INTERVALS),
+        ]
+        for name, (count, of) in by_class.items()
+    ]
+    return f"### Classes left out whole\n\n{CLASSES_INTRO}\n\n{table(titles, rows)}\n\n{table(each_titles, each_rows)}"
 
 
 def _beside(measures: Measures) -> str:

@@ -13,11 +13,11 @@ from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import differences, values_of
 from autodeploy.calibration.profile_fit import calibrate
 from autodeploy.calibration.record_prediction import fits_time
-from autodeploy.calibration.shipped.class_spreads import class_spread, run_row
+from autodeploy.calibration.shipped.class_spreads import class_spread, run_row, spread_of_all
 from autodeploy.calibration.shipped.left_out_widths import projected, variances_of
 from autodeploy.calibration.shipped.strategy_groups import ranks_per_doubling, rehearsals
 from autodeploy.calibration.shipped.tables import shipped_records
-from autodeploy.costs.prediction_spread import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
+from autodeploy.costs.prediction_spread import PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
 from docs.accuracy_page.errors import Errors, errors_of, residuals_at
 
 if TYPE_CHECKING:
@@ -151,8 +151,9 @@ def log_sigma(run: Mapping[str, Any], basis: Basis, slope: float, parameter_vari
     Spread of left-out residuals of the class, and in quadrature what the run's parameters add beyond the class's and
     what lies beyond its records.
     """
-    spread = class_spread(run, basis.rows, basis.left_out, basis.parameter_variance)
+    if is_carried(run["family"], run, basis.rows):
+        spread = spread_of_all(basis.rows, basis.left_out, basis.parameter_variance)
+    else:
+        spread = class_spread(run, basis.rows, basis.left_out, basis.parameter_variance)
     variance = spread.variance_with(parameter_variance)
-    if spread.of_class and is_carried(run["family"], run, basis.rows):
-        variance += PER_CARRIED_DEVICE**2
     return math.sqrt(widened(variance, run, spread.records, {"ranks": slope, **PER_DOUBLING}, PER_UNSEEN)[0])

@@ -41,6 +41,26 @@ its source), and by what anybody has without a model: the utilisation of the rec
 family of models, carried over. Other programs are given the same inputs where they can say them.
 """.strip()
 
+KINDS_INTRO = """
+Each kind of run on a line of its own: predicted by the fit that is named. *Without their source*: what is fitted to
+such runs, the cost of a shape that the host has not issued before, is taken from the runs of other sources. *In no
+fit*: nothing is fitted to any run of this kind.
+""".strip()
+
+HOST_CONSTANTS_INTRO = """
+What the host costs is fitted to runs in these numbers alone; all other numbers of stacks' hosts are counted,
+documented or assumed ([the host](explanation/host_and_swap.md)), and those of a chip (`host.issue_us_per_op`,
+`host.sync_us`) are factors of the fit of NVIDIA's chips, and assumed on Ascend. A number that stacks share counts
+once.
+""".strip()
+
+CLASSES_INTRO = """
+A class is a software stack, a kind of run, a chip, and dense or with experts. Each is left out whole, predicted and
+given its interval by the runs of all other classes, one a configuration. Beside it: one width for everything, the one
+that holds 80 % of the runs of all other classes, and the error of the record that ran most alike. The score is the
+mean interval score on log time (alpha 0.2), the width plus ten times what lies outside: less is better.
+""".strip()
+
 WORST_INTRO = """
 ## The worst records
 

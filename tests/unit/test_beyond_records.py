@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from autodeploy.calibration.shipped.tables import sides, student_80
+from autodeploy.calibration.shipped.unseen_classes import sides, student_80
 from autodeploy.costs.prediction_spread import coverage, spread_of
 
 
@@ -17,11 +17,12 @@ def test_few_sources_widen_by_students_t(freedom: int, value: float) -> None:
     assert student_80(freedom) == pytest.approx(value, abs=5e-4)
 
 
-def test_longer_and_shorter_times_have_widths_of_their_own() -> None:
+def test_longer_and_shorter_times_have_widths_of_their_own_with_the_spread_of_all_as_one_source_more() -> None:
     down, up = sides([-0.1, 0.6, 0.4, 0.5])
-    assert down == pytest.approx(student_80(1) * 0.1)
-    assert up == pytest.approx(student_80(3) * math.sqrt((0.36 + 0.16 + 0.25) / 3))
-    assert sides([0.2, 0.3])[0] == sides([0.2, 0.3])[1]
+    every = (0.01 + 0.36 + 0.16 + 0.25) / 4
+    assert down == pytest.approx(student_80(2) * math.sqrt((0.01 + every) / 2))
+    assert up == pytest.approx(student_80(4) * math.sqrt((0.36 + 0.16 + 0.25 + every) / 4))
+    assert sides([0.2, 0.3])[0] == pytest.approx(student_80(1) * math.sqrt(0.065))
 
 
 def test_intervals_by_source_hold_four_of_five_new_sources() -> None:

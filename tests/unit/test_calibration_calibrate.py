@@ -234,9 +234,9 @@ def test_free_parameters_are_few_and_mean_something(family: str) -> None:
 
 def test_the_coverage_table_has_a_spread_for_every_class_with_three_records() -> None:
     table = coverage_table([calibrated()], synthetic())
-    assert {"nvidia-h100/moe", "uncalibrated"} <= set(table["classes"])
+    assert {"nvidia-h100/moe", "uncalibrated/dense", "uncalibrated/moe"} <= set(table["classes"])
     assert table["classes"]["nvidia-h100/moe"]["n"] == sum(record.model.is_moe for record in synthetic())
-    assert table["classes"]["uncalibrated"]["log_sigma"] >= 0.15
+    assert table["classes"]["uncalibrated/moe"]["log_sigma"] > 0.0
     assert table["pair_log_sigma"] > 0.0
     assert [row["id"] for row in table["records"]] == [record.id for record in synthetic()]
 

@@ -17,7 +17,15 @@ from autodeploy.calibration.record_prediction import (
 )
 from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import Statistics, ValidationReport, classes_of, validate
-from autodeploy.costs.prediction_spread import REPEAT_NOISE, Z80, TimedRuns, conditioned, coverage, spread_of
+from autodeploy.costs.prediction_spread import (
+    REPEAT_NOISE,
+    UNCALIBRATED,
+    Z80,
+    TimedRuns,
+    conditioned,
+    coverage,
+    spread_of,
+)
 from autodeploy.search.ranking.uncertainty import p_fits
 from autodeploy.specs.record import Measured, Record
 from docs import readme
@@ -161,20 +169,24 @@ def test_a_feature_without_records_widens_the_interval() -> None:
     assert far.extrapolated == ("mutual_routing",)
 
 
-def test_carried_devices_are_wider_than_those_they_come_from() -> None:
-    own, carried = spread_of("ascend-910b", RUN), spread_of("ascend-910c", RUN)
-    assert carried.log_sigma > own.log_sigma
-    assert "device family" in carried.extrapolated
+def test_a_device_without_runs_of_a_kind_has_the_spread_between_classes() -> None:
+    for moe, name in UNCALIBRATED.items():
+        run = {**RUN, "moe": moe}
+        entry = coverage()["classes"][name]
+        unknown, carried = spread_of("some-other-chip", run), spread_of("ascend-910c", run)
+        for spread in (unknown, carried):
+            assert "device family" in spread.extrapolated
+            assert spread.basis.key == "calibration.spread_between_classes"
+            assert spread.log_sigma >= entry["log_sigma"]
+        uncertain = spread_of("ascend-910c", run, entry["parameter_variance"] + 0.01)
+        assert uncertain.log_sigma**2 == pytest.approx(carried.log_sigma**2 + 0.01)
 
 
-def test_what_carrying_over_costs_counts_once_where_a_device_has_no_class_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    unknown, carried = spread_of("some-other-chip", RUN), spread_of("ascend-910c", RUN)
-    assert "device family" in unknown.extrapolated
-    monkeypatch.setattr("autodeploy.costs.prediction_spread.PER_CARRIED_DEVICE", 0.5)
-    assert spread_of("some-other-chip", RUN) == unknown
-    assert spread_of("ascend-910c", RUN).log_sigma > carried.log_sigma
+def test_an_unknown_device_is_no_farther_from_runs_than_the_farthest_of_their_axes() -> None:
+    largest = max(row["ranks"] for row in coverage()["records"] if not row["moe"])
+    far = spread_of("some-other-chip", {**RUN, "moe": False, "ranks": 16 * largest})
+    assert "ranks" not in spread_of("some-other-chip", {**RUN, "moe": False, "ranks": largest}).extrapolated
+    assert "ranks" in far.extrapolated
 
 
 def test_runs_of_the_cluster_leave_what_its_strategies_do_not_share() -> None:

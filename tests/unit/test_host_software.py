@@ -13,7 +13,7 @@ from autodeploy.calibration.record_prediction import measured_step_s, predict_re
 from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.costs.inputs.build_context import profile_of, spec_context
 from autodeploy.costs.layers.layer_cost import launches
-from autodeploy.costs.prediction_spread import Z80, coverage, nearest_record, spread_of
+from autodeploy.costs.prediction_spread import coverage, nearest_record, spread_of
 from autodeploy.costs.steps.scenarios import CORE_RANGE, host_range, times_of_host
 from autodeploy.costs.workload.layers import layer_table
 from autodeploy.costs.workload.operators import OperatorFeatures
@@ -260,6 +260,7 @@ def test_frozen_weights_are_sharded_and_gathered() -> None:
 
 
 # Intervals of kinds of runs that no fit sees.
+SIDES = "shorter", "longer"
 RUN = {
     **{"moe": True, "ranks": 16, "shares_node": False, "seq_length": 2048, "features": (), "tp": 4, "pp": 1, "vpp": 1},
     **{"cp": 1, "ep": 4, "etp": 4, "micro_batch_size": 1, "schedule": "1f1b", "moe_dispatcher": "alltoall"},
@@ -273,8 +274,20 @@ def test_a_kind_of_run_without_a_fit_is_wider_and_says_so(kind: str) -> None:
     assert low < known.interval(1.0)[0] < known.interval(1.0)[1] < high
     assert unknown.basis != known.basis
     beyond = coverage()["beyond"]
-    assert np.log(high) == pytest.approx(np.hypot(Z80 * known.log_sigma, beyond["longer"]))
-    assert -np.log(low) == pytest.approx(np.hypot(Z80 * known.log_sigma, beyond["shorter"]))
+    excess = [max(0.0, own**2 - mean) for own, mean in zip(known.own, beyond["explained"], strict=True)]
+    ends = [np.sqrt(beyond[side] ** 2 + beyond["within"] ** 2 + more) for side, more in zip(SIDES, excess, strict=True)]
+    assert (-np.log(low), np.log(high)) == pytest.approx(ends)
+
+
+def test_what_a_run_of_such_a_kind_does_not_know_of_itself_counts_beyond_what_its_records_did_not() -> None:
+    kind, explained = RUN | {"kind": "updates"}, coverage()["beyond"]["explained"]
+    plain, little, much = (
+        spread_of("ascend-910b", kind, asymmetric=(0.0, float(np.sqrt(explained[1])) * share))
+        for share in (0.0, 0.5, 2.0)
+    )
+    assert plain.interval(1.0) == little.interval(1.0)
+    assert plain.interval(1.0)[0] == pytest.approx(much.interval(1.0)[0])
+    assert much.interval(1.0)[1] > plain.interval(1.0)[1]
 
 
 def test_an_interval_of_more_than_six_times_is_no_prediction() -> None:

@@ -83,14 +83,11 @@ class ClassSpread:
     """Errors that the records of a class left over when their families were left out.
 
     parameter_variance : the part of log_sigma squared that comes from the parameters of the fits that predicted them.
-    of_class : the class has enough of them; else they are of all classes, and log_sigma is no less than what carrying
-        efficiencies over from another device costs.
     """
 
     log_sigma: float
     parameter_variance: float
     records: tuple[Mapping[str, Any], ...]
-    of_class: bool = True
 
     def variance_with(self, parameter_variance: float) -> float:
         """Variance of a run whose own parameters add this much."""
@@ -141,9 +138,14 @@ def class_spread(
         if round(float(weights.sum())) >= least:
             variance = float(np.average(parameter_variance[same], weights=weights))
             return ClassSpread(log_sigma_of(left_out[same], weights), variance, rows)
+    return spread_of_all(basis, left_out, parameter_variance)
+
+
+def spread_of_all(basis: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats) -> ClassSpread:
+    """Spread of a run of a class that has too few records in `basis`: of all; parameters as of `class_spread`."""
     weights = weights_of(basis)
     sigma = max(LEAST_UNCALIBRATED, log_sigma_of(left_out, weights))
-    return ClassSpread(sigma, float(np.average(parameter_variance, weights=weights)), tuple(basis), of_class=False)
+    return ClassSpread(sigma, float(np.average(parameter_variance, weights=weights)), tuple(basis))
 
 
 def class_spreads(
