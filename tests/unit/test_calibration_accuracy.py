@@ -151,7 +151,7 @@ def test_the_page_is_short_and_says_no_number_that_is_none() -> None:
     text = (DOCS / "accuracy.md").read_text(encoding="utf-8")
     for word in ("family left out", "CloudMatrix 384", "nan", "No diagnosis yet"):
         assert (word in text) is (word not in {"nan", "No diagnosis yet"})
-    assert len(text.splitlines()) < 300
+    assert len(text.splitlines()) < 320
 
 
 def test_the_plot_is_drawn_without_scripts_and_always_the_same() -> None:
