@@ -105,13 +105,13 @@ def plan_pre_training(
     refuse_unsaved(spec, prepared.profile.vendor)
     if of is not None:
         prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
-    with ReferencePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
-        explored = _look(prepared, spec, stop, started, progress, alone=alone, first=first, swept=beside.begin)
-        searched, frontier, report = explored.searched, explored.frontier, explored.report
-        price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
-        advice, steps = _advice(prepared, searched, frontier, stop, alone=alone, first=first)
-        outcome = Outcome(searched, frontier, price, advice, None if alone else beside, steps, only_first=first)
-        result = finish(prepared, outcome, replace(label, enumerated_s=explored.enumerated_s), stop)
+    explored = _look(prepared, spec, stop, started, progress, alone=alone, first=first)
+    searched, frontier, report = explored.searched, explored.frontier, explored.report
+    price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
+    advice, steps = _advice(prepared, searched, frontier, stop, alone=alone, first=first)
+    beside = ReferencePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop)
+    outcome = Outcome(searched, frontier, price, advice, None if alone else beside, steps, only_first=first)
+    result = finish(prepared, outcome, replace(label, enumerated_s=explored.enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
         raise no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)
@@ -190,15 +190,12 @@ def _look(
     *,
     alone: bool,
     first: bool = False,
-    swept: Callable[[], None] | None = None,
 ) -> _Exploration:
-    """The space of a spec, and the best of it. swept : called once the space is known, unless `alone`."""
+    """The space of a spec, and the best of it."""
     choice, context = prepared.choice, prepared.context
     searched = _ended(
         lambda: search_space(prepared.spec, prepared.profile, choice, context, stop), spec, stop, alone=alone
     )
-    if swept is not None and not alone:
-        swept()  # what the sweep has loaded by now, a second process need not load again
     enumerated_s = time.monotonic() - started
     report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
     report.enumerated()

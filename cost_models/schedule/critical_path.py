@@ -18,7 +18,7 @@ import numpy as np
 
 from cost_models.compiled import compiled
 from cost_models.schedule.sends import Sends, as_sends
-from cost_models.schedule.simulation import prepared, run_slots
+from cost_models.schedule.simulation import blocks_of, prepared, run_slots
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Ints
@@ -91,13 +91,14 @@ def critical_paths(
     the pacing device.
     """
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    ends, arrivals = run_slots(graph, durations, lags)
-    last_s = ends[graph.last]
     inputs, paths = (graph.previous, graph.first_input, graph.second_input), []
-    for candidate, start in enumerate(graph.last[last_s.argmax(axis=0)].tolist()):
-        equal_s = EQUAL * float(last_s[:, candidate].max())
-        passed, crossed = _walk(*inputs, ends, arrivals, candidate, start, equal_s)
-        paths.append(_counted(order, graph.duration[passed], graph.lag[crossed]))
+    for block in blocks_of(durations.shape[1], 2 * graph.count):
+        ends, arrivals = run_slots(graph, durations[:, block], lags[:, block])
+        last_s = ends[graph.last]
+        for candidate, start in enumerate(graph.last[last_s.argmax(axis=0)].tolist()):
+            equal_s = EQUAL * float(last_s[:, candidate].max())
+            passed, crossed = _walk(*inputs, ends, arrivals, candidate, start, equal_s)
+            paths.append(_counted(order, graph.duration[passed], graph.lag[crossed]))
     return paths
 
 

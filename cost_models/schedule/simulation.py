@@ -227,7 +227,7 @@ def makespan_s(
         `Sends`, with what runs beside them.
     """
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    blocks = _blocks(durations.shape[1], graph.count)
+    blocks = blocks_of(durations.shape[1], graph.count)
     if len(lags) > 1:
         tables = (run_slots(graph, durations[:, b], lags[:, b])[0] for b in blocks)
         return np.concatenate([each[graph.last].max(axis=0) for each in tables])
@@ -255,7 +255,7 @@ def simulate(
     keep_times adds the start and end of every slot of candidate 0. On every device busy + idle = makespan.
     """
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    blocks = _blocks(durations.shape[1])  # sums over slots: their last bits depend on how many stand side by side
+    blocks = blocks_of(durations.shape[1])  # sums over slots: their last bits depend on how many stand side by side
     parts = [_account(order, graph, durations[:, block], lags[:, block]) for block in blocks]
     makespan, busy, idle = (np.concatenate([part[i] for part in parts]) for i in range(3))
     hidden = np.zeros_like(busy)
@@ -279,7 +279,7 @@ def pair_counts(order: OperationOrder) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _blocks(candidates: int, slots: int = 0) -> list[slice]:
+def blocks_of(candidates: int, slots: int = 0) -> list[slice]:
     size = max(1, min(BLOCK, MOST_ENDS // max(slots, 1)))
     return [slice(start, start + size) for start in range(0, candidates, size)]
 

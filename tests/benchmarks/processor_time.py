@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from ruamel.yaml import YAML
 
+from autodeploy.cli.exits import DONE, INFEASIBLE
 from tests.soak.recommended import SPECS
 from tests.support.figures import report
 
@@ -70,11 +71,12 @@ def spent(path: Path, tree: Path, data: Path) -> Spent:
     """Processor time and memory of a source tree's program that plans the spec of a file; data : of its database."""
     before = loop_s()
     command = [sys.executable, "-m", "autodeploy", "plan", str(path), "-f", "json"]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_DATA_HOME": str(data)}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_DATA_HOME": str(data), "PYTHONPYCACHEPREFIX": str(data)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has been compiled
     measuring = [sys.executable, "-S", "-c", MEASURED, *command]
     told = subprocess.run(measuring, cwd=tree, env=environment, check=True, capture_output=True, text=True)
     code, processor_s, peak_kib = json.loads(told.stdout)
-    if code not in {0, 2}:  # 2: nothing fits
+    if code not in {DONE, INFEASIBLE}:
         raise SystemExit(f"{path}: exit code {code}")
     return Spent(processor_s, 2.0 * processor_s / (before + loop_s()), peak_kib / 1024.0)
 

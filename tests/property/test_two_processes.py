@@ -54,6 +54,7 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
         fork(companion)
 
     monkeypatch.setattr(WorkerProcess, "_fork", counted)
+    monkeypatch.setattr("autodeploy.search.branch_and_bound.candidate_bounds.ALONE", 0)
     alone = searched(spec, parallel=False)
     assert not made
     both = searched(spec, parallel=True)
@@ -117,6 +118,7 @@ def test_a_planset_is_the_same_from_one_process_and_from_two(monkeypatch: pytest
     monkeypatch.setenv("AUTODEPLOY_CORES", "1")
     alone = planner.plan(spec)
     monkeypatch.setattr("autodeploy.search.plan_search.cores", lambda: 2)
+    monkeypatch.setattr("autodeploy.search.branch_and_bound.candidate_bounds.ALONE", 0)
     both = planner.plan(spec)
     assert alone.plans
     assert alone.model_dump(exclude={"timing"}) == both.model_dump(exclude={"timing"})

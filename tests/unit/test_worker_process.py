@@ -68,6 +68,16 @@ def test_answers_are_those_of_one_worker_asked_in_that_order(parallel: bool) -> 
         assert (asked.result() != os.getpid()) == parallel
 
 
+def test_a_process_that_is_to_come_later_is_made_once_work_is_shared() -> None:
+    with WorkerProcess(Counting(), parallel=True, should_cancel=None, later=True) as worker_process:
+        assert worker_process.begin(Counting.process).result() == os.getpid()
+        worker_process.begin(Counting.add, 7)
+        worker_process.share()
+        assert worker_process.parallel
+        assert worker_process.begin(Counting.process).result() != os.getpid()
+        assert worker_process.begin(Counting.add, 1).result() == 8
+
+
 def test_it_starts_with_what_its_worker_knows_and_keeps_its_own_from_then_on() -> None:
     worker = Counting()
     worker.add(5)

@@ -54,7 +54,7 @@ def best_first(
     LARGE_SPACE. The gap of the result is the least bound against each plan.
     """
     local, remote = (CandidateSolver(request, together=True) for _ in range(2))
-    with WorkerProcess(remote, parallel=parallel, should_cancel=request.should_cancel) as worker:
+    with WorkerProcess(remote, parallel=parallel, should_cancel=request.should_cancel, later=True) as worker:
         bounding = CandidateBounds(request, local, worker)
         frontier = _searched(bounding, request, prune=prune)
     frontier.solver = local
@@ -131,11 +131,12 @@ def _refine(
     """Solve the best candidates again in full, the most promising first; the others keep their quick plans."""
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
     rough = [solved for solved in quick[: budget.refined] if solved.index not in refined]
-    # Every other one is the worker's.
+    # Every other one is the worker's, where there is one.
     how = {solved.index: refining(solved, budget.effort, counts=budget.proof_gap <= 0.0) for solved in rough}
     begun = {
         solved.index: bounding.remote.begin(CandidateSolver.plan, solved.index, how[solved.index])
         for solved in rough[1::2]
+        if bounding.remote.parallel
     }
     for solved in rough:
         index = solved.index

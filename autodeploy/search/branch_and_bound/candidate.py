@@ -380,13 +380,10 @@ class PlansAhead:
         self._local, self._remote, self._how = local, remote, how
         self._begun: dict[int, Future[Quick]] = {}
         self._made: dict[int, Quick] = {}
-        self._first = True
 
     def plan(self, index: int, soon: Sequence[int]) -> Quick:
         """The plan of a candidate; soon: candidates that will probably be asked for next, in order."""
-        if self._first or not self._remote.parallel:
-            # The first plan loads compiled code, which a process made after it has too.
-            self._first = False
+        if not self._remote.parallel:
             return self._local.plan(index, self._how)
         while index not in self._made:
             self._collect()

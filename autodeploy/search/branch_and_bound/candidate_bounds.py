@@ -44,6 +44,10 @@ BOUND_SPREAD = 0.02
 """A bound that is higher than the least by more is not raised along with it: the work may be wanted lower down."""
 EXACT = 40
 """Linear programmes that are about as much work as the plan of a candidate that is solved in full."""
+ALONE = 150
+"""Linear programmes that a process solves before it shares the work: a second one takes as long to be made and to load
+what it needs.
+"""
 STALL_LIMIT = 0.25
 """Of the budget's paths: so much work on bounds alone that narrows the gap by less than MIN_PROGRESS is the last."""
 MIN_PROGRESS = 0.002
@@ -198,6 +202,8 @@ class CandidateBounds:
         narrowing = _Proof(STALL_LIMIT * budget.paths)
         proof, handed_all, reported = PROOF_SHARE * work, False, False
         while work > 0 and not self.cancelled():
+            if budget.paths - work >= ALONE:
+                self.remote.share()
             low = tuples.bound_s < target_bound_s() * (1.0 - BOUND_TOLERANCE)
             handing = not handed_all and work > proof and planning()
             number = tuples.least(low & ~tuples.aside if handing else low)

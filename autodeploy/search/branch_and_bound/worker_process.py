@@ -55,17 +55,24 @@ class WorkerProcess(Generic[W]):
     """Calls methods of a worker, one after the other, in a process that is made here where that is allowed.
 
     worker : made from what the search knows; nobody else calls it. It must tell by `stopped` when to give up.
-    parallel : whether a second process may be made.
+    parallel : whether a second process may be made. later : not before `share` is called.
     """
 
-    def __init__(self, worker: W, *, parallel: bool, should_cancel: Callable[[], bool] | None) -> None:
+    def __init__(
+        self, worker: W, *, parallel: bool, should_cancel: Callable[[], bool] | None, later: bool = False
+    ) -> None:
         self._worker, self._should_cancel = worker, should_cancel
         self._asked: deque[Future[Any]] = deque()  # without an answer, in order
         self._pid: int | None = None
         self._pipe: Connection | None = None
         # Elsewhere system libraries do not survive a fork, or there is none.
-        self.parallel = parallel and platform.system() == "Linux"
+        self._allowed = parallel and platform.system() == "Linux"
+        self.parallel = self._allowed and not later
         """Whether it computes while the caller does."""
+
+    def share(self) -> None:
+        """From now on a second process computes, where one may be made: there is work enough to pay for it."""
+        self.parallel = self._allowed
 
     def begin(self, method: Callable[Concatenate[W, P], T], *args: P.args, **none: P.kwargs) -> Future[T]:
         """Ask for a method of the worker with arguments that can be pickled."""
@@ -130,7 +137,7 @@ class WorkerProcess(Generic[W]):
     def _lost(self) -> None:
         """The process died: what it owes is computed here."""
         self.close()
-        self.parallel = False
+        self._allowed = self.parallel = False
         while self._asked:
             begun = self._asked.popleft()
             begun.answers.append(begun.method(self._worker, *begun.args))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import log2
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +18,7 @@ from autodeploy.messages import Message
 from autodeploy.search.branch_and_bound.frontier import SearchRequest
 from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
 from autodeploy.search.branch_and_bound.search_space import legal_tree, of_sizes, space_of, swept_tree
-from autodeploy.search.branch_and_bound.worker_process import Future, WorkerProcess
-from autodeploy.search.choices.effort import budget, cores
+from autodeploy.search.choices.effort import budget
 from autodeploy.search.ranking.adapted_strategy import Adaptation, moved
 from autodeploy.search.ranking.advice import first_of_each
 from autodeploy.search.ranking.infeasible import NearRates, near_rates
@@ -38,8 +36,6 @@ from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 from cost_models.schedule import SCHEDULES, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.layers.unit_costs import UnitCosts
     from autodeploy.kit.deadline import Deadline
@@ -303,46 +299,20 @@ def _labelled(start: Adaptation, label: str, source: str) -> Plan:
 
 
 class ReferencePlans:
-    """Found by a second process while the space is searched, where there is one; else when it is asked for."""
+    """Found once plans are: what is loaded by then takes them a tenth of a second or two."""
 
     def __init__(
         self, spec: Spec, profile: Profile, context: Context, identity: Identity, deadline: Deadline | None = None
     ) -> None:
-        self._deadline = deadline
-        self._worker_process = WorkerProcess(
-            _Finder(spec, profile, context, identity), parallel=cores() > 1, should_cancel=deadline
-        )
-        self._begun: Future[tuple[Plan | None, NearRates]] | None = None
-
-    def __enter__(self) -> ReferencePlans:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker_process.close()
-
-    def begin(self) -> None:
-        """Start on it, where that keeps nobody waiting."""
-        if self._worker_process.parallel:
-            self._begun = self._worker_process.begin(_Finder.found)
+        self._of = spec, profile, context
+        self._identity, self._deadline = identity, deadline
 
     def result(self) -> tuple[Plan | None, NearRates]:
         """The plan to compare with, and the rates of batches and numbers of cards near the spec's; nothing of them
         where the search has to end before they are known.
         """
-        ask = self._found if self._deadline is None else partial(self._deadline.describe, self._found)
-        return ask() or (None, NearRates({}, {}))
+        found = self._found() if self._deadline is None else self._deadline.describe(self._found)
+        return found or (None, NearRates({}, {}))
 
-    def _found(self) -> tuple[Plan | None, NearRates] | None:
-        return (self._begun or self._worker_process.begin(_Finder.found)).result()
-
-
-class _Finder:
-    def __init__(self, spec: Spec, profile: Profile, context: Context, identity: Identity) -> None:
-        self._spec, self._profile, self._context, self._identity = spec, profile, context, identity
-        self.stopped: Callable[[], bool] = lambda: False
-
-    def found(self) -> tuple[Plan | None, NearRates]:
-        return (
-            reference_plan(self._spec, self._profile, self._context, self._identity),
-            near_rates(self._spec, self._profile, self._context),
-        )
+    def _found(self) -> tuple[Plan | None, NearRates]:
+        return reference_plan(*self._of, self._identity), near_rates(*self._of)
