@@ -57,6 +57,9 @@ _STATUS_OF: tuple[tuple[type[AutoDeployError], int, str], ...] = (
 _title = Section("problem")
 _SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden", 413: "content-too-large"}
 
+# Python 3.13 has other words for these; the document is the same from every Python.
+_PHRASES = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
+
 # What these answers have to say besides (RFC 9110, section 11.6.1; RFC 6585, section 4).
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
@@ -105,7 +108,7 @@ def problem_response(
 ) -> JSONResponse:
     """A problem document about this request, `detail` and `hint` in the language that it asks for."""
     lang = language_of(request)
-    title = _title(lang, slug) if slug in _title else http.HTTPStatus(status).phrase
+    title = _title(lang, slug) if slug in _title else _phrase(status)
     problem = Problem(
         type=TYPE_PREFIX + slug,
         title=title,
@@ -143,7 +146,11 @@ def install(app: FastAPI, show: Callable[[Request, JSONResponse], Response]) -> 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI entries of these problems, for routes."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": http.HTTPStatus(status).phrase, "content": content} for status in statuses}
+    return {status: {"description": _phrase(status), "content": content} for status in statuses}
+
+
+def _phrase(status: int) -> str:
+    return _PHRASES.get(status) or http.HTTPStatus(status).phrase
 
 
 def on_autodeploy_error(request: Request, error: Exception) -> JSONResponse:
@@ -178,7 +185,7 @@ def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
 def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
-    slug = _SLUGS.get(status) or http.HTTPStatus(status).phrase.lower().replace(" ", "-")
+    slug = _SLUGS.get(status) or _phrase(status).lower().replace(" ", "-")
     headers = {"Allow": ", ".join(_methods(request))} if status == 405 else error.headers
     return problem_response(request, status, slug, error.detail, headers=headers)
 
