@@ -147,6 +147,7 @@ TITAN_PYTHON ?=
 
 conformance: $(STAMP) ## Run tests/witness/plans.yaml by the frameworks on the CPU and record; CONFORMANCE_TREES= one folder a release
 	@$(BIN)/python -m tests.witness --trees $(CONFORMANCE_TREES) --python $(CONFORMANCE_PYTHON) $(PLANS)
+	@$(BIN)/python -m tests.witness.operators --trees $(CONFORMANCE_TREES) --python $(CONFORMANCE_PYTHON)
 	$(if $(TITAN_PYTHON),@$(BIN)/python -m tests.witness.titan --python $(TITAN_PYTHON))
 
 docs: $(STAMP) ## Regenerate the reference pages, figures, NOTICE and the numbers of the README

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autodeploy.analysis.witness.documents import Counts, Message
 from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING
+from autodeploy.costs.layers.layer_cost import launches
 from autodeploy.costs.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.costs.steps.estimate import Placed, applied_array
 from autodeploy.costs.workload.memory_choices import CHOICES
@@ -70,6 +73,17 @@ class Prediction:
             order=self._order(stage),
             messages=self._messages(stage),
         )
+
+    def issued(self, stage: int) -> tuple[float, float]:
+        """Operators that the host issues in all forward and all backward passes of a step, without exchanges, hooks of
+        parameters among those of the backward passes; of a launch that computes nothing again.
+        """
+        rows = [(runs, operator) for layer, runs, _ in self._layers(stage) for operator in layer.table.operators]
+        forward, backward = (
+            sum(runs * scalar_at(np.asarray(launches(operator, backward=back)), 0) for runs, operator in rows)
+            for back in (False, True)
+        )
+        return float(forward), float(backward)
 
     def _optimizer_bytes(self, stage: int) -> float:
         """Optimizer states of a stage wherever they lie: a framework that streams them has a buffer on the card."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.utils.cpp_extension  # MindSpeed asks for its build folder
 
-from . import group
+from . import fused, group, operators
 from . import npu_operators as ops
 from .absent import Anything, module
 from .record import nbytes
@@ -111,7 +111,9 @@ def install() -> None:
     npu = module("torch.npu", **cuda)
     npu.config, npu.set_compile_mode, npu.set_option = Anything(), lambda *_, **__: None, lambda *_, **__: None
     torch.npu = npu
-    top = module("torch_npu", npu=npu, unsupported_dtype=[], **OPERATORS)
+    operators.count_backward(ops, fused)
+    counted = {name: operators.as_one(name, each) for name, each in OPERATORS.items()}
+    top = module("torch_npu", npu=npu, unsupported_dtype=[], **counted)
     module("torch_npu.npu", **cuda)
     for name in ("contrib", "contrib.transfer_to_npu", "profiler", "utils", "_C", "_C._distributed_c10d", "npu.utils"):
         module(f"torch_npu.{name}")
@@ -149,7 +151,7 @@ def import_adaptor(of_llm: bool) -> None:
     def load(self: Any, verbose: bool = True) -> Any:
         if self.name not in BUILDERS:
             raise NotImplementedError(f"no stand-in for the operators of builder {self.name}")
-        return BUILDERS[self.name]()
+        return SimpleNamespace(**{n: operators.as_one(n, each) for n, each in vars(BUILDERS[self.name]()).items()})
 
     builder.load = atb.load = load
     importlib.import_module("mindspeed_llm" if of_llm else "mindspeed.megatron_adaptor")

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import balanced, group, host, kept, passes, samples, sizes
+from . import balanced, group, host, kept, operators, passes, samples, sizes
 from .absent import module, stand_in_for
 from .record import BETWEEN, NOTES, nbytes
 
@@ -107,6 +107,8 @@ def _prepare(request: dict[str, Any], trees: dict[str, Path]) -> None:
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     balanced.balance_routing()
+    if request["ascend"] and not request.get("real_widths"):
+        operators.install()
     if request.get("real_widths"):
         importlib.import_module("megatron.core.timers").Timers.get_all_timers_string = lambda *_, **__: None
         sizes.install()

@@ -38,6 +38,12 @@ class Recorder:
         self.constants: dict[int, int] = {}
         self.fired: collections.Counter[tuple[int, str]] = collections.Counter()
         self.tensors: list[list[Any]] = []
+        self.inside = False  # of what stands in for one operator
+        self.operators: collections.Counter[tuple[Any, ...]] = collections.Counter()
+
+    def operator(self, name: str) -> None:
+        """Notes one call that writes device memory."""
+        self.operators[self.step, self.phase, self.chunk, self.micro, name] += 1
 
     def group_of(self, group: Any) -> tuple[str, int]:
         """Name and size of a process group; None is the world."""
@@ -107,6 +113,7 @@ class Recorder:
         return {
             "collectives": [{**dict(zip(names, key, strict=True)), "calls": n} for key, n in self.collectives.items()],
             "passes": self.passes,
+            "operators": [[*key, count] for key, count in self.operators.items()],
             "constants": self.constants,
             "hooks": [[step, name, count] for (step, name), count in self.fired.items()],
             "groups": {name: list(ranks) for ranks, name in self.groups.items()},
