@@ -11,8 +11,9 @@ from autodeploy.specs.launched import network_of
 from autodeploy.specs.tuning import TUNINGS, Tuning
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
 from autodeploy.stack.padding import pairs_take_padding
-from autodeploy.stack.schedules import SCHEDULES, variant_of
+from autodeploy.stack.schedules import variant_of
 from cost_models.optimizers import ADAM, Optimizer
+from cost_models.schedule import SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

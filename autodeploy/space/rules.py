@@ -17,7 +17,7 @@ from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.memory_choices import MEMORY_CHOICES
-from autodeploy.stack.record_texts import record_texts, with_numbers
+from autodeploy.stack.records import read_records, record_texts, with_numbers
 from cost_models.schedule import SCHEDULES, schedule, schedules
 from hardware_profiles.shipped_yaml import shipped
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from autodeploy.specs.spec import Spec
-    from autodeploy.stack.features import AskedFor, Stack
+    from autodeploy.stack.features import AskedFor
+    from autodeploy.stack.releases import Release
     from cost_models.arrays import Bools
 
 
@@ -198,10 +199,7 @@ def load_rules() -> tuple[Rule, ...]:
 def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
     rows = read_rules()["rules"]
     said = record_texts({f"rule.{row['name']}": row["text"] for row in rows})
-    own = (
-        Rule(**row | {"targets": tuple(row["targets"]), "tells": tuple(row.get("tells", ())), "text": text})
-        for row, text in zip(rows, said, strict=True)
-    )
+    own = read_records(Rule, (row | {"text": text} for row, text in zip(rows, said, strict=True)))
     return (*own, *_asked_rules(asked))
 
 
@@ -374,7 +372,7 @@ def placement_limits(candidate: Candidates, facts: Mapping[str, Any], target: st
 FACT = "memory_choices"  # choice -> the condition under which the release launches it
 
 
-def launched_choices(stack: Stack | None) -> dict[str, str]:
+def launched_choices(stack: Release | None) -> dict[str, str]:
     """The choices that a release has flags for, each with its condition; none without a release."""
     if stack is None:
         return {}

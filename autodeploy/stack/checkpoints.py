@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
+from autodeploy.stack.records import read_records
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
@@ -41,24 +42,19 @@ class CheckpointFormat:
 
 
 @cache
+def _formats() -> dict[str, tuple[CheckpointFormat, ...]]:
+    rows = {name: rows for name, rows in _document().items() if name != "conversions"}
+    return {component: read_records(CheckpointFormat, formats) for component, formats in rows.items()}
+
+
+@cache
 def _document() -> dict[str, Any]:
     return dict(shipped("autodeploy.stack", "checkpoints.yaml"))
 
 
-@cache
-def _shipped() -> dict[str, tuple[CheckpointFormat, ...]]:
-    rows = {name: value for name, value in _document().items() if name != "conversions"}
-    return {component: tuple(map(_format, formats)) for component, formats in rows.items()}
-
-
-def _format(row: dict[str, Any]) -> CheckpointFormat:
-    lists = {key: tuple(row.get(key, ())) for key in ("releases", "without")}
-    return CheckpointFormat(**{**row, **lists})
-
-
 def checkpoint_formats(release: Release) -> tuple[CheckpointFormat, ...]:
     """The formats that a release saves and loads; none where nothing is known of it."""
-    rows = next((rows for component, rows in _shipped().items() if release.has(component)), ())
+    rows = next((rows for component, rows in _formats().items() if release.has(component)), ())
     return tuple(each for each in rows if each.is_of(release))
 
 

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-from autodeploy.stack.record_texts import RecordText, record_text
+from autodeploy.stack.records import RecordText, Said, Text, known, read_records, record_text
 from hardware_profiles.shipped_yaml import load_shipped_yaml, shipped_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from autodeploy.messages import Message
+    from autodeploy.stack.releases import Release
 
 Numerics = Literal["exact", "reordered", "lossy"]
 FlagValue = str | int | float
@@ -32,20 +33,8 @@ AREAS = (
 )
 
 
-# Keys of a variant that hold lists.
-TEXTS = frozenset({"only_asked", "unreleased"})
+TEXTS = frozenset({"only_asked", "unreleased"})  # of a feature's row
 _KEYS: dict[str, str] = {}  # of reasons, by their English
-VARIANT_LISTS = ("keys", "unless", "needs", "gives_way_to", "models")
-
-
-class Stack(Protocol):
-    """Basis of launchability: a release's components and what its parser registers."""
-
-    def has(self, component: str) -> bool:
-        """Whether the component is part of it."""
-
-    def registers(self, flag: str, value: str | None = None) -> bool:
-        """Whether its parser knows the flag, with that value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +80,12 @@ class Variant:
     gives_way_to: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     when: str = ""
-    reason: str = ""
+    reason: Said = ""
     marked: bool = False
     always: bool = False
     whole_model: bool = False
 
-    def fits(self, stack: Stack) -> bool:
+    def fits(self, stack: Release) -> bool:
         """Whether a release has the component and registers every flag with the values written, and the key."""
         if not stack.has(self.component) or any(_holds(stack, each) for each in self.unless):
             return False
@@ -104,7 +93,7 @@ class Variant:
         return all(map(stack.registers, keys)) and all(stack.registers(f.flag, f.fixed_value) for f in self.flags)
 
 
-def _holds(stack: Stack, name: str) -> bool:
+def _holds(stack: Release, name: str) -> bool:
     """Whether a release has a component, or registers a flag with the value behind it."""
     if not name.startswith("--"):
         return stack.has(name)
@@ -118,7 +107,7 @@ class AskedFor:
 
     name: str
     require: str
-    text: Message
+    text: Text
     source: str = "search.features"
 
 
@@ -148,26 +137,26 @@ class Feature:
     area: str
     mechanism: str = ""
     vendors: tuple[str, ...] = ()
-    model: Mapping[str, str] = field(default_factory=dict)
+    model: dict[str, Said] = field(default_factory=dict)
     deterministic: bool = True
     needs: tuple[str, ...] = ()
     gives_way_to: tuple[str, ...] = ()
     decided_by_time_against: str = ""
-    only_asked: str = ""
+    only_asked: Said = ""
     axis: str = ""
     in_use: str = "True"
     switch: str = ""
     measured: str = ""
     asked_for: AskedFor | None = None
-    values: Mapping[str, float] = field(default_factory=dict)
-    unreleased: str = ""
+    values: dict[str, int | float] = field(default_factory=dict)
+    unreleased: Said = ""
     launch: tuple[Variant, ...] = ()
 
-    def variant(self, stack: Stack) -> Variant | None:
+    def variant(self, stack: Release) -> Variant | None:
         """Variant of a feature in a release; None where it can't launch it."""
         return next((each for each in self.launch if each.fits(stack)), None)
 
-    def condition(self, stack: Stack | None) -> str:
+    def condition(self, stack: Release | None) -> str:
         """Condition on strategies with which the release's components can run it; empty: all."""
         if stack is None:
             return ""
@@ -207,21 +196,22 @@ def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
         new: tuple[Feature, ...] = (source,)
     else:
         new = _features(load_shipped_yaml(Path(source).read_text(encoding="utf-8")))
-    if taken := [each.name for each in new if each.name in FEATURES or each.name in GROUPS]:
-        raise ValueError(f"features {', '.join(taken)} are known already")
-    FEATURES.update({each.name: each for each in new})
-    variants_of.cache_clear()
-    try:
-        yield new
-    finally:
-        for each in new:
-            del FEATURES[each.name]
+    with known(FEATURES, *((each.name, each) for each in new), taken=GROUPS):
         variants_of.cache_clear()
+        yield new
+    variants_of.cache_clear()
 
 
 def _features(document: Mapping[str, Any]) -> tuple[Feature, ...]:
     """The records of one area."""
-    return tuple(_feature(name, document["area"], dict(row)) for name, row in document["features"].items())
+    rows = {name: {"mechanism": name, **row} for name, row in document["features"].items()}
+    for name, row in rows.items():
+        row |= {key: _said(f"feature.{name}.{key}", row[key]) for key in TEXTS & row.keys()}
+        row["model"] = {kind: _said(f"feature.{name}.{kind}", why) for kind, why in row.get("model", {}).items()}
+        row["launch"] = variant_rows(name, row)
+        if asked := row.get("asked_for"):
+            row["asked_for"] = asked | {"text": record_text(f"feature_rule.{asked['name']}", asked["text"])}
+    return read_records(Feature, ({"name": name, "area": document["area"], **row} for name, row in rows.items()))
 
 
 def _said(key: str, text: RecordText) -> Message:
@@ -229,38 +219,20 @@ def _said(key: str, text: RecordText) -> Message:
     return record_text(_KEYS.setdefault(text, key) if isinstance(text, str) else key, text)
 
 
-def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
-    asked = row.pop("asked_for", None)
-    for key in TEXTS & row.keys():
-        row[key] = _said(f"feature.{name}.{key}", row[key])
-    if "model" in row:
-        row["model"] = {kind: _said(f"feature.{name}.{kind}", why) for kind, why in row["model"].items()}
-    if asked:
-        asked["text"] = record_text(f"feature_rule.{asked['name']}", asked["text"])
-    lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("vendors", "needs", "gives_way_to") if key in row}
-    launch = tuple(read_variant(name, dict(each)) for each in row.pop("launch", ()))
-    row.setdefault("mechanism", name)
-    try:
-        return Feature(name, area=area, **row, **lists, launch=launch, asked_for=AskedFor(**asked) if asked else None)
-    except TypeError as error:
-        raise ValueError(f"feature {name}: {error}") from error
+def variant_rows(name: str, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of a record's variants: their flags with the block that the variant names, and reasons that are messages."""
+    rows = [dict(each) for each in record.get("launch", ())]
+    for row in rows:
+        block = row.pop("block", "")
+        row["flags"] = [_flag(each, block) for each in row.get("flags", ())]
+        if "reason" in row:
+            row["reason"] = _said(f"feature.{name}.{row['component']}", row["reason"])
+    return rows
 
 
-def read_variant(feature: str, row: dict[str, Any]) -> Variant:
-    """A variant of a record: the flags by which a component launches it."""
-    if "reason" in row:
-        row["reason"] = _said(f"feature.{feature}.{row['component']}", row["reason"])
-    block = row.pop("block", "")
-    flags = tuple(_flag(each, block) for each in row.pop("flags", ()))
-    lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in VARIANT_LISTS if key in row}
-    return Variant(**row, **lists, flags=flags)
-
-
-def _flag(row: str | dict[str, Any], block: str) -> LaunchFlag:
-    if isinstance(row, str):
-        return LaunchFlag(row, block)
-    values = (row["value"],) if "value" in row else ()
-    return LaunchFlag(row["flag"], row.get("block", block), values, row.get("when", ""))
+def _flag(row: str | Mapping[str, Any], block: str) -> dict[str, Any]:
+    given = {"flag": row} if isinstance(row, str) else dict(row)
+    return {"block": block, "values": [given.pop("value")] if "value" in given else [], **given}
 
 
 def _shipped() -> dict[str, Feature]:
@@ -272,6 +244,6 @@ FEATURES: dict[str, Feature] = _shipped()
 
 
 @lru_cache(maxsize=64)
-def variants_of(release: Stack) -> Mapping[str, Variant | None]:
+def variants_of(release: Release) -> Mapping[str, Variant | None]:
     """Variants of a release's features, by name; None where it can't launch one."""
     return MappingProxyType({name: each.variant(release) for name, each in FEATURES.items()})

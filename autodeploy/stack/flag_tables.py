@@ -90,14 +90,11 @@ def flag_table(release: str) -> Mapping[str, RegisteredFlag]:
     Raises FileNotFoundError when no table was made for it.
     """
     text = (files("autodeploy.stack") / "flags" / f"{release}.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    own = ("type", "nargs", "registered_in", "source")
     return {
         row["flag"]: RegisteredFlag(
-            name=row["flag"],
-            type=row["type"],
-            choices=tuple(row["choices"].split("|")) if row["choices"] else (),
-            nargs=row["nargs"],
-            registered_in=row["registered_in"],
-            source=row["source"],
+            row["flag"], choices=tuple(filter(None, row["choices"].split("|"))), **{name: row[name] for name in own}
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in rows
     }

@@ -6,12 +6,15 @@ follows from the flags that the release registers.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections.abc import Callable  # noqa: TC003 - records are read by their annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from autodeploy.stack.records import known, read_records
+from hardware_profiles.shipped_yaml import shipped
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 
 # The engines that generate, by what they do with prompts and memory.
@@ -31,22 +34,6 @@ class Engine:
     max_num_seqs: int = 1024
     prefill_batch_tokens: float | None = None
     together: float = 0.1
-
-
-# together: on H100 the time to the first token grows by a tenth of a prompt's pass for each further request of vLLM
-# (records of serving). Defaults of the engines: gpu_memory_utilization (vllm, config), mem_fraction_static of cards
-# with 80 GB and max_prefill_tokens (sglang, server_args), kv_cache_free_gpu_mem_fraction (trtllm, llmapi);
-# max_num_seqs on cards with 70 GiB and more (vllm, engine/arg_utils.py), else 256 (vllm-ascend), max_batch_size
-# (trtllm, llmapi), what fits (sglang).
-ENGINES: dict[str, Engine] = {
-    each.name: each
-    for each in (
-        Engine("vllm", "vLLM"),
-        Engine("sglang", "SGLang", memory_fraction=0.88, max_num_seqs=4096, prefill_batch_tokens=16_384.0),
-        Engine("trtllm", "TensorRT-LLM", max_num_seqs=2048),
-        Engine("vllm-ascend", "vLLM-Ascend", max_num_seqs=256),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,40 +78,9 @@ class Framework:
         return bool(self.configured_by)
 
 
-FRAMEWORKS: dict[str, Framework] = {
-    each.name: each
-    for each in (
-        Framework(
-            "mindspeed-llm",
-            "MindSpeed-LLM",
-            runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
-        ),
-        Framework(
-            "mindspeed-llm-fsdp2", "MindSpeed-LLM FSDP2", configured_by="file", shards_alone=True, models="classes"
-        ),
-        Framework("torchtitan-npu", "torchtitan-npu", configured_by="file", one_stage=True, models="flavors"),
-        Framework("megatron", "Megatron-LM"),
-        Framework(
-            "mindformers",
-            "MindFormers",
-            configured_by="file",
-            runs_as=("mindformers", "mindspore", "mindsporetransformers", "mindsporelab"),
-            graph_mode=True,
-            pipelined_exchange=False,
-        ),
-        Framework("verl", "verl", configured_by="keys", post_trains=True),
-        # One worker trains and generates (use_integrated_worker), in bf16 alone (validate_config). Source: @05a90d77.
-        Framework(
-            "mindspeed-rl",
-            "MindSpeed-RL",
-            configured_by="file",
-            post_trains=True,
-            generates_beside=False,
-            generation_precisions=("bf16",),
-        ),
-        Framework("any", "any", configured_by="", uniform_options=False, recomputes_in_waits=True),
-    )
-}
+_ROWS = shipped("autodeploy.stack", "frameworks.yaml")
+ENGINES = {each.name: each for each in read_records(Engine, _ROWS["engines"])}
+FRAMEWORKS = {each.name: each for each in read_records(Framework, _ROWS["frameworks"])}
 DEFAULT = next(iter(FRAMEWORKS))
 UNRESTRICTED = next(name for name, each in FRAMEWORKS.items() if not each.launches)
 
@@ -144,16 +100,9 @@ def title_of(name: str) -> str:
     return FRAMEWORKS[name].title if name in FRAMEWORKS else name
 
 
-@contextmanager
-def registered(framework: Framework) -> Iterator[Framework]:
+def registered(framework: Framework) -> AbstractContextManager[None]:
     """Knows another framework as long as the context lasts.
 
     Raises ValueError where its name is taken.
     """
-    if framework.name in FRAMEWORKS:
-        raise ValueError(f"framework {framework.name} is known already")
-    FRAMEWORKS[framework.name] = framework
-    try:
-        yield framework
-    finally:
-        del FRAMEWORKS[framework.name]
+    return known(FRAMEWORKS, (framework.name, framework))

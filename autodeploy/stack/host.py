@@ -6,34 +6,30 @@ document of a stack states each in its section `host`; `HostSoftware.of` is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MICRO: Final = 1e-6
 CPU_KERNELS: Final = ("unfused", "foreach", "fused")
-# Words of the section, with the values that each has; those with a unit are numbers.
-HOST_VALUES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "shapes": ("fixed", "changing"),
-        "task_queue": ("0", "1", "2"),
-        "expert_parameters": ("joined", "apart"),
-        "optimizer_on_host": ("swapped", "updated"),
-        "optimizer_kernel": CPU_KERNELS,
-        "loss": ("plain", "scored"),
-        "rotary": ("whole", "by_document"),
-    }
-)
-HOST_UNITS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **{"new_shape_us": "us", "scatter": "fraction", "reads_of_packs": "count"},
-        **{"optimizer_threads": "count", "optimizer_fraction": "fraction"},
-        **{"issue_us_per_op": "us", "sync_us": "us", "operator_factor": "ratio"},
-    }
-)
+
+
+def _fact(name: str, values: tuple[str, ...], default: Any, read: Callable[[str], Any]) -> Any:
+    """A field that a fact of the section says. values : that the fact has; of a number, its unit."""
+    return field(default=default, metadata={"fact": name, "values": values, "read": read})
+
+
+def _word(name: str, plain: str, other: str) -> Any:
+    """Whether a fact is the other of its two words."""
+    return _fact(name, (plain, other), False, other.__eq__)
+
+
+def _number(name: str, unit: str, default: float | None = 0.0) -> Any:
+    """A number, times in seconds."""
+    factor = MICRO if unit == "us" else 1.0
+    return _fact(name, (unit,), default, lambda text: float(text) * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,65 +48,48 @@ class HostSoftware:
     profile's efficiencies describe, instead of its band's. None: the profile has them.
     """
 
-    changing_shapes: bool = False
-    new_shape_s: float = 0.0
+    changing_shapes: bool = _word("shapes", "fixed", "changing")
+    new_shape_s: float = _number("new_shape_us", "us")
     new_shape_range: tuple[float, float] = (1.0, 1.0)
-    task_queue: int = 1
-    scatter: float = 0.0
-    reads_of_packs: float = 0.0
-    experts_apart: bool = False
-    updates: bool = False
-    kernel: str = "unfused"
-    threads: float = 1.0
-    fraction: float = 1.0
-    scores: bool = False
-    rotates_documents: bool = False
-    issue_s_per_op: float | None = None
-    sync_s: float | None = None
-    operator_factor: float | None = None
+    task_queue: int = _fact("task_queue", ("0", "1", "2"), 1, int)
+    scatter: float = _number("scatter", "fraction")
+    reads_of_packs: float = _number("reads_of_packs", "count")
+    experts_apart: bool = _word("expert_parameters", "joined", "apart")
+    updates: bool = _word("optimizer_on_host", "swapped", "updated")
+    kernel: str = _fact("optimizer_kernel", CPU_KERNELS, CPU_KERNELS[0], str)
+    threads: float = _number("optimizer_threads", "count", 1.0)
+    fraction: float = _number("optimizer_fraction", "fraction", 1.0)
+    scores: bool = _word("loss", "plain", "scored")
+    rotates_documents: bool = _word("rotary", "whole", "by_document")
+    issue_s_per_op: float | None = _number("issue_us_per_op", "us", None)
+    sync_s: float | None = _number("sync_us", "us", None)
+    operator_factor: float | None = _number("operator_factor", "ratio", None)
 
     @classmethod
     def of(cls, facts: Mapping[str, str], intervals: Mapping[str, tuple[float, ...]]) -> HostSoftware:
         """The facts of a section `host` as numbers; what it does not say is as in a stack without one."""
-        changing = facts.get("shapes") == "changing"
-        one = float(facts.get("new_shape_us", 0.0)) * MICRO
-        return cls(
-            changing_shapes=changing,
-            new_shape_s=one,
-            new_shape_range=_range(one, intervals.get("new_shape_us", ())) if changing else (1.0, 1.0),
-            task_queue=int(facts.get("task_queue", 1)),
-            scatter=float(facts.get("scatter", 0.0)) if changing else 0.0,
-            reads_of_packs=float(facts.get("reads_of_packs", 0.0)),
-            experts_apart=facts.get("expert_parameters") == "apart",
-            updates=facts.get("optimizer_on_host") == "updated",
-            kernel=facts.get("optimizer_kernel", "unfused"),
-            threads=float(facts.get("optimizer_threads", 1.0)),
-            fraction=float(facts.get("optimizer_fraction", 1.0)),
-            scores=facts.get("loss") == "scored",
-            rotates_documents=facts.get("rotary") == "by_document",
-            issue_s_per_op=_number(facts, "issue_us_per_op", MICRO),
-            sync_s=_number(facts, "sync_us", MICRO),
-            operator_factor=_number(facts, "operator_factor", 1.0),
-        )
+        said = cls(**{f.name: f.metadata["read"](facts[n]) for n, f in _FIELDS.items() if n in facts})
+        if not said.changing_shapes:
+            return replace(said, scatter=0.0)
+        ends = intervals.get("new_shape_us", ())
+        if not said.new_shape_s or len(ends) != 2:
+            return said
+        low, high = (end * MICRO / said.new_shape_s for end in ends)
+        return replace(said, new_shape_range=(low, high))
 
     def of_strategy(self, offload_fraction: float | None) -> HostSoftware:
         """The same where a strategy says which fraction of the optimizer the host runs; None: it does not say."""
         return self if offload_fraction is None else replace(self, updates=True, fraction=offload_fraction)
 
 
-def _number(facts: Mapping[str, str], name: str, unit: float) -> float | None:
-    return float(facts[name]) * unit if name in facts else None
-
-
-def _range(value_s: float, interval_us: tuple[float, ...]) -> tuple[float, float]:
-    if not value_s or len(interval_us) != 2:
-        return 1.0, 1.0
-    return interval_us[0] * MICRO / value_s, interval_us[1] * MICRO / value_s
+_FIELDS: Final = {each.metadata["fact"]: each for each in fields(HostSoftware) if each.metadata}
+HOST_VALUES: Final[Mapping[str, tuple[str, ...]]] = {n: each.metadata["values"] for n, each in _FIELDS.items()}
+"""Facts of the section, with the values that each has; of numbers, their unit."""
 
 
 def host_value_is_valid(name: str, value: object) -> bool:
     """Whether a fact of the section has a value that its name can have."""
-    if name in HOST_VALUES:
+    if len(HOST_VALUES[name]) > 1:
         return value in HOST_VALUES[name]
     try:
         return float(str(value)) >= (1.0 if name == "optimizer_threads" else 0.0)

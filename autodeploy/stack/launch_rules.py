@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.stack.expression import evaluate, names
-from autodeploy.stack.record_texts import record_texts
+from autodeploy.stack.records import Text, read_records, record_texts
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from autodeploy.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class LaunchRule:
 
     name: str
     require: str
-    text: Message
+    text: Text
     source: str
     when: str = ""
     engines: tuple[str, ...] = ()
@@ -48,18 +46,9 @@ class LaunchRule:
 @cache
 def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
     """The rules of a framework; none where it has none here."""
-    return _all_rules().get(framework, ())
-
-
-@cache
-def _all_rules() -> dict[str, tuple[LaunchRule, ...]]:
-    rules: dict[str, tuple[LaunchRule, ...]] = {}
-    for framework, rows in shipped("autodeploy.stack", "launch_rules.yaml").items():
-        said = record_texts({f"launch_rule.{framework}.{row['name']}": row["text"] for row in rows})
-        for row, each in zip(rows, said, strict=True):
-            row |= {"engines": tuple(row.get("engines", ())), "text": each}
-        rules[framework] = tuple(LaunchRule(**row) for row in rows)
-    return rules
+    rows = shipped("autodeploy.stack", "launch_rules.yaml").get(framework, ())
+    said = record_texts({f"launch_rule.{framework}.{row['name']}": row["text"] for row in rows})
+    return read_records(LaunchRule, (row | {"text": text} for row, text in zip(rows, said, strict=True)))
 
 
 def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> list[LaunchRule]:

@@ -6,9 +6,10 @@ What a choice frees and repeats is said by the kinds of layers that have it (`co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from autodeploy.stack.features import Variant, read_variant
+from autodeploy.stack.features import Variant, variant_rows
+from autodeploy.stack.records import read_records
 from hardware_profiles.shipped_yaml import shipped
 
 
@@ -37,13 +38,9 @@ class MemoryRecord:
     launch: tuple[Variant, ...] = ()
 
 
-def _record(name: str, row: dict[str, Any]) -> MemoryRecord:
-    launch = tuple(read_variant(name, dict(each)) for each in row.pop("launch", ()))
-    return MemoryRecord(name, **row | {"words": tuple(row.get("words", ()))}, launch=launch)
-
-
-_TABLE: Final = shipped("autodeploy.stack", "memory_choices.yaml")
-MEMORY_CHOICES: Final = {name: _record(name, dict(row)) for name, row in _TABLE["choices"].items()}
+_ROWS: Final = shipped("autodeploy.stack", "memory_choices.yaml")["choices"]
+_RECORDS: Final = ({"name": name, **row, "launch": variant_rows(name, row)} for name, row in _ROWS.items())
+MEMORY_CHOICES: Final = {each.name: each for each in read_records(MemoryRecord, _RECORDS)}
 WHOLE: Final = "full"  # recomputes a whole layer
 RECOMPUTED: Final = {name: each for name, each in MEMORY_CHOICES.items() if not each.swap and name != WHOLE}
 SWAPPED: Final = {each.swap: each for each in MEMORY_CHOICES.values() if each.swap}

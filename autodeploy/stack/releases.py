@@ -5,21 +5,21 @@ A framework, the vendor of the chip and `search.target_release` give one release
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED
+from autodeploy.stack.records import Said, known, read_records
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
 _PATH = "/search/target_release"
 
@@ -51,15 +51,15 @@ class Release:
     """
 
     name: str
-    title: str
+    title: Said
     framework: str
     vendors: tuple[str, ...] | None
-    components: Mapping[str, Component]
+    components: dict[str, Component]
     is_default: bool = False
     cuts_latents: bool = False
     without: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
-    table: Mapping[str, RegisteredFlag] | None = field(default=None, repr=False)
+    table: dict[str, RegisteredFlag] | None = field(default=None, repr=False)
 
     @property
     def registered(self) -> Mapping[str, RegisteredFlag]:
@@ -110,29 +110,17 @@ class Release:
         return vendor.lower() not in self.without and (self.vendors is None or vendor.lower() in self.vendors)
 
 
+def _release(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `releases.yaml` as the fields of its release."""
+    title = Message.of_record(f"release_title.{row['name']}", row["title"])
+    components = {name: {"name": name, **part} for name, part in row.pop("components").items()}
+    default, vendors = row.pop("default", False), row.pop("vendors", None)
+    return {**row, "title": title, "components": components, "is_default": default, "vendors": vendors}
+
+
 @cache
 def _shipped() -> tuple[Release, ...]:
-    return tuple(map(_release, shipped("autodeploy.stack", "releases.yaml")))
-
-
-def _release(record: dict[str, Any]) -> Release:
-    vendors = record.get("vendors")
-    return Release(
-        name=record["name"],
-        title=Message.of_record(f"release_title.{record['name']}", record["title"]),
-        framework=record["framework"],
-        vendors=None if vendors is None else tuple(vendors),
-        components=MappingProxyType(
-            {name: Component(name=name, **part) for name, part in record["components"].items()}
-        ),
-        is_default=record.get("default", False),
-        cuts_latents=record.get("cuts_latents", False),
-        without=tuple(record.get("without", ())),
-        like=tuple(record.get("like", ())),
-    )
-
-
-_added: list[Release] = []
+    return read_records(Release, map(_release, shipped("autodeploy.stack", "releases.yaml")))
 
 
 @cache
@@ -141,19 +129,17 @@ def _not_searched() -> Mapping[str, list[str]]:
     return lists
 
 
+_ADDED: dict[str, Release] = {}
+
+
 def releases() -> tuple[Release, ...]:
     """Every release: those of the package, then those registered while the program runs."""
-    return (*_shipped(), *_added)
+    return (*_shipped(), *_ADDED.values())
 
 
-@contextmanager
-def registered(release: Release) -> Iterator[Release]:
-    """Knows another release as long as the context lasts."""
-    _added.append(release)
-    try:
-        yield release
-    finally:
-        _added.remove(release)
+def registered(release: Release) -> AbstractContextManager[None]:
+    """Knows another release as long as the context lasts; raises ValueError where one is registered by that name."""
+    return known(_ADDED, (release.name, release))
 
 
 def release_named(name: str) -> Release:
@@ -182,25 +168,18 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
     """
     if name is not None:
         named = release_named(name)
-        if named.framework != framework or not named.runs_on(vendor):
-            names = [r.name for r in releases() if r.framework == framework and r.runs_on(vendor)]
-            fault = (
-                Message("stack.release_is_of", name=name, framework=named.framework)
-                if named.framework != framework
-                else ""
-            )
-            raise SpecError(
-                fault or Message("stack.release_excludes_vendor", name=name, vendor=vendor),
-                path=_PATH,
-                hint=Message("common.one_of", names=", ".join(names))
-                if names
-                else Message("stack.has_no_release", framework=framework),
-            )
-        return named
+        if named.framework != framework:
+            fault = Message("stack.release_is_of", name=name, framework=named.framework)
+        elif not named.runs_on(vendor):
+            fault = Message("stack.release_excludes_vendor", name=name, vendor=vendor)
+        else:
+            return named
+        names = ", ".join(each.name for each in releases() if each.framework == framework and each.runs_on(vendor))
+        of_none = Message("stack.has_no_release", framework=framework)
+        raise SpecError(fault, path=_PATH, hint=Message("common.one_of", names=names) if names else of_none)
     of_framework = [r for r in releases() if r.framework == framework and r.is_default and r.runs_on(vendor)]
-    # A default for this vendor by name comes before one for any.
-    for release in sorted(of_framework, key=lambda r: r.vendors is None):
-        return release
+    if of_framework:  # a default for this vendor by name comes before one for any
+        return min(of_framework, key=lambda r: r.vendors is None)
     raise SpecError(
         Message("stack.no_release_for_vendor", framework=framework, vendor=vendor),
         path="/search/target",

@@ -6,29 +6,18 @@ all flags of one of its variants.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.stack.features import FEATURES, Variant
+from autodeploy.stack.records import known
 from autodeploy.stack.releases import releases
-from cost_models.schedule.kinds import SCHEDULES, Schedule, schedule
-from cost_models.schedule.placement import sizes_from
+from cost_models.schedule.kinds import schedule as schedule  # exporters use no formula themselves
+from cost_models.schedule.placement import sizes_from as sizes_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-    from autodeploy.stack.features import Stack
-
-__all__ = [
-    "SCHEDULES",
-    "Schedule",
-    "frameworks_with",
-    "launched",
-    "schedule",
-    "sizes_from",
-    "variant_of",
-    "variants_of",
-]
+    from autodeploy.stack.releases import Release
 
 _BY_PLACEMENT: Final = tuple(Variant(component, by="placement") for component in ("megatron", "mindformers"))
 # Layers are on one stage, in their order.
@@ -43,7 +32,7 @@ def variants_of(name: str) -> tuple[Variant, ...]:
     return FEATURES[name].launch if name in FEATURES else ()
 
 
-def variant_of(name: str, stack: Stack) -> Variant | None:
+def variant_of(name: str, stack: Release) -> Variant | None:
     """Launch of the schedule by a release; None where it can't."""
     return next((each for each in variants_of(name) if each.fits(stack)), None)
 
@@ -54,16 +43,9 @@ def frameworks_with(name: str, vendor: str | None = None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(frameworks))
 
 
-@contextmanager
-def launched(name: str, *variants: Variant) -> Iterator[None]:
+def launched(name: str, *variants: Variant) -> AbstractContextManager[None]:
     """Knows how a registered schedule is launched, as long as the context lasts.
 
     Raises ValueError where that is known already.
     """
-    if variants_of(name):
-        raise ValueError(f"how schedule {name} is launched is known already")
-    _LAUNCHES[name] = variants
-    try:
-        yield
-    finally:
-        del _LAUNCHES[name]
+    return known(_LAUNCHES, (name, variants), taken=FEATURES)

@@ -13,46 +13,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message, joined, recovered
-from autodeploy.messages.field_faults import quoted
 from autodeploy.stack.frameworks import UNRESTRICTED
-from autodeploy.stack.host import HOST_UNITS, HOST_VALUES, HostSoftware, host_value_is_valid
+from autodeploy.stack.host import HOST_VALUES, HostSoftware, host_value_is_valid
 from hardware_profiles.reading import problems_of
 from hardware_profiles.shipped_yaml import shipped_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Kind = Literal["code", "document", "record", "assumed"]
 KINDS: Final = get_args(Kind)
 SECTIONS: Final = ("features", "memory", "void", "formats", "settings", "host")
 VALUED: Final = ("formats", "settings", "host")
-# Number formats of states by the word that the formulas know each by; other formats change nothing.
-FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
-    {
-        ("gradients", "bf16"): "bf16_gradients",
-        ("weights", "fp8"): "fp8_weights",
-        ("moments", "bf16"): "precision_aware_optimizer",
-        ("masters", "remainders"): "param_remainders",
-    }
-)
-# Those that change FP16 runs alone, whose gradients are else summed in 16 bits.
-FP16_FORMATS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({("gradients", "fp32"): "fp32_gradients"})
-FORMAT_VALUES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "gradients": ("as computed", "fp32", "bf16"),
-        "weights": ("as computed", "fp8"),
-        "moments": ("fp32", "bf16"),
-        "masters": ("fp32", "remainders"),
-    }
-)
+# Number formats of states, and the word by which the formulas know each; the others change nothing.
+FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
+    "gradients": {"as computed": "", "fp32": "fp32_gradients", "bf16": "bf16_gradients"},
+    "weights": {"as computed": "", "fp8": "fp8_weights"},
+    "moments": {"fp32": "", "bf16": "precision_aware_optimizer"},
+    "masters": {"fp32": "", "remainders": "param_remainders"},
+}
+OF_FP16: Final = "fp32_gradients"  # changes FP16 runs alone, whose gradients are else summed in 16 bits
 # Values that a name of a section can have; of numbers, what they are.
-KNOWN_VALUES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
-    {"formats": FORMAT_VALUES, "host": {**HOST_VALUES, **{name: (unit,) for name, unit in HOST_UNITS.items()}}}
-)
-TODAY: Final = "master"
+KNOWN_VALUES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "formats": {name: tuple(words) for name, words in FORMATS.items()},
+    "host": HOST_VALUES,
+}
 NOTES: Final = ("stack_note",)
 """Section of the texts of sources."""
 
@@ -78,9 +69,6 @@ class _Part(BaseModel):
     """A part of a stack's document; a key that it does not have is a fault."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-Part = TypeVar("Part", bound=_Part)
 
 
 class Conditions(_Part):
@@ -139,8 +127,16 @@ class Fact(_Part):
         return self.when.hold(run)
 
 
-class Head(_Part):
-    """A stack's document without its sections, everything that it inherits included.
+def _alternatives(facts: Any) -> Any:
+    return facts if isinstance(facts, list) else [facts]
+
+
+Facts = dict[str, Annotated[tuple[Fact, ...], BeforeValidator(_alternatives)]]
+"""Facts by name, alternatives in order."""
+
+
+class Stack(_Part):
+    """A software stack, everything that it inherits included.
 
     family : the framework's name by which statistics group runs. target : the framework whose plans it runs; None:
     no launch target. default : whether that framework means it on these vendors' chips. as_of : the day or release that
@@ -160,12 +156,17 @@ class Head(_Part):
     sources: dict[str, str] = {}
     runs: tuple[dict[str, Any], ...] = ()
     released: dict[str, str] = {}
+    features: Facts = {}
+    memory: Facts = {}
+    void: Facts = {}
+    formats: Facts = {}
+    settings: Facts = {}
+    host: Facts = {}
 
-
-class Stack(Head):
-    """A software stack. facts : by section and name, alternatives in order."""
-
-    facts: dict[str, dict[str, tuple[Fact, ...]]]
+    @property
+    def facts(self) -> dict[str, Facts]:
+        """All facts by section."""
+        return {section: getattr(self, section) for section in SECTIONS}
 
     @property
     def said(self) -> Message:
@@ -250,9 +251,9 @@ def _resolved(stack: Stack, run: Run, overrides: Mapping[str, str]) -> Software:
             valued[section][name] = value
         else:
             (on.add if value == "on" else on.discard)(name)
-    words = {**FORMATS, **(FP16_FORMATS if run.precision == "fp16" else {})}
     formats, settings = valued["formats"], valued["settings"]
-    memory |= {word for (state, value), word in words.items() if formats.get(state) == value}
+    memory |= {words.get(formats.get(state, ""), "") for state, words in FORMATS.items()}
+    memory -= {"", *([] if run.precision == "fp16" else [OF_FP16])}
     host = HostSoftware.of(valued["host"], {name: fact.interval for name, fact in said["host"].items()})
     return Software(stack, frozenset(on), frozenset(memory), frozenset(void), formats, settings, host)
 
@@ -280,38 +281,23 @@ def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] 
 
     Raises SpecError with every key that no stack has, fact without kind or source, and parent that is not there.
     """
-    documents = _shipped_documents() if documents is None else documents
     errors: list[FieldError] = []
-    whole = _with_parents(document, documents, errors, ())
-    facts = {} if errors else {section: _facts(section, whole.pop(section, None), errors) for section in SECTIONS}
-    plain = {key: value for key, value in whole.items() if value is not None and key not in {"inherits", *SECTIONS}}
-    head = _read(Head, {"family": str(whole.get("name", "")), **plain}, errors)
-    if head is None or errors:
+    whole = _with_parents(document, _shipped_documents() if documents is None else documents, errors, ())
+    if errors:
         raise SpecError(errors=tuple(errors))
-    return Stack.model_construct(**dict(head), facts=facts)
-
-
-def _read(kind: type[Part], part: Any, errors: list[FieldError], *place: str) -> Part | None:
-    """A part of a document as what it is; None where it is not, with every fault of it below its place."""
+    read = {key: value for key, value in whole.items() if value is not None and key != "inherits"}
+    for section in SECTIONS:
+        if isinstance(facts := read.get(section), Mapping):  # a name without any takes away those that are inherited
+            read[section] = {name: fact for name, fact in facts.items() if fact not in (None, [])}
+            errors += _value_faults(section, read[section])
     try:
-        return kind.model_validate(part)
+        stack = Stack.model_validate({"family": str(whole.get("name", "")), **read})
     except ValidationError as error:
-        errors += [FieldError(*problem) for problem in problems_of(error, place)]
-        return None
-
-
-def _facts(section: str, rows: Any, errors: list[FieldError]) -> dict[str, tuple[Fact, ...]]:
-    """The facts of a section by name; a name without any takes away those that are inherited."""
-    if not isinstance(rows or {}, Mapping):
-        errors.append(FieldError(f"/{section}", Message("field_fault.is_no_mapping", value=quoted(rows))))
-        return {}
-    facts: dict[str, tuple[Fact, ...]] = {}
-    for name, row in (rows or {}).items():
-        alternatives = row if isinstance(row, list) else [] if row is None else [row]
-        read = [_read(Fact, each, errors, section, name) for each in alternatives]
-        facts[name] = tuple(fact for fact in read if fact is not None)
-        errors += [fault for fact in facts[name] for fault in _value_faults(section, name, fact.value)]
-    return {name: alternatives for name, alternatives in facts.items() if alternatives}
+        for path, *said in problems_of(error):
+            errors.append(FieldError(re.sub(rf"^(/(?:{'|'.join(SECTIONS)})/[^/]+)/\d+", r"\1", path), *said))
+    if errors:
+        raise SpecError(errors=tuple(errors))
+    return stack
 
 
 def _with_parents(
@@ -333,22 +319,24 @@ def _with_parents(
     return merged
 
 
-def _value_faults(section: str, name: str, value: str) -> list[FieldError]:
-    if section not in KNOWN_VALUES:
-        return []
-    known, path = KNOWN_VALUES[section], f"/{section}/{name}"
-    if name not in known:
-        hint = Message("common.one_of", names=", ".join(known))
-        return [FieldError(path, Message("common.unknown_key", name=repr(name)[:100]), hint)]
-    if is_valid(section, name, value):
-        return []
-    hint = Message("common.one_of", names=", ".join(known[name]))
-    return [FieldError(f"{path}/value", Message("field_fault.is_invalid", value=repr(value)[:100]), hint)]
+def _value_faults(section: str, facts: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Names and values that facts of number formats and of the host can't have."""
+    known = KNOWN_VALUES.get(section, {})
+    for name in facts if known else ():
+        if name not in known:
+            hint = Message("common.one_of", names=", ".join(known))
+            yield FieldError(f"/{section}/{name}", Message("common.unknown_key", name=repr(name)[:100]), hint)
+            continue
+        values = [str(fact.get("value", "")) for fact in _alternatives(facts[name]) if isinstance(fact, Mapping)]
+        for value in (each for each in values if not is_valid(section, name, each)):
+            hint = Message("common.one_of", names=", ".join(known[name]))
+            message = Message("field_fault.is_invalid", value=repr(value)[:100])
+            yield FieldError(f"/{section}/{name}/value", message, hint)
 
 
 def is_valid(section: str, name: str, value: Any) -> bool:
     """Whether a fact of formats or of the host can have a value."""
-    return host_value_is_valid(name, value) if section == "host" else value in FORMAT_VALUES[name]
+    return host_value_is_valid(name, value) if section == "host" else value in FORMATS[name]
 
 
 def stack_named(name: str) -> Stack:
@@ -373,7 +361,7 @@ def opposites() -> frozenset[str]:
     return frozenset(fact.unless for fact in facts if fact.unless)
 
 
-NOTHING: Final = Stack(name="none", title="no stack", family="", facts={section: {} for section in SECTIONS})
+NOTHING: Final = Stack(name="none", title="no stack", family="")
 
 
 def default_stack(target: str, vendor: str | None) -> Stack:
@@ -453,11 +441,8 @@ def _said(fact: Fact) -> str:
         if condition:
             conditions = joined(Message(f"stack_fact.if_{key}", value=str(value)) for key, value in condition.items())
             parts.append(Message(f"stack_fact.{name}", conditions=conditions))
-    parts += [
-        Message(f"stack_fact.{way}", flag=flag)
-        for way, flag in (("off_by", fact.off_by), ("on_by", fact.on_by))
-        if flag
-    ]
+    flags = {"off_by": fact.off_by, "on_by": fact.on_by}
+    parts += [Message(f"stack_fact.{way}", flag=flag) for way, flag in flags.items() if flag]
     if fact.unless:
         parts.append(Message("stack_fact.unless", feature=fact.unless))
     return joined(parts, "semicolon")

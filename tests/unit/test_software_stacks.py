@@ -23,7 +23,7 @@ from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS, launchers
 from autodeploy.stack.releases import Release, releases
 from autodeploy.stack.software import (
-    FORMAT_VALUES,
+    FORMATS,
     KINDS,
     SECTIONS,
     Run,
@@ -220,7 +220,7 @@ def test_documents_say_nothing_beside_their_sections() -> None:
         for section in SECTIONS:
             assert isinstance(document.get(section) or {}, dict)
         for name, fact in (document.get("formats") or {}).items():
-            assert {each["value"] for each in (fact if isinstance(fact, list) else [fact])} <= {*FORMAT_VALUES[name]}
+            assert {each["value"] for each in (fact if isinstance(fact, list) else [fact])} <= {*FORMATS[name]}
 
 
 @pytest.mark.parametrize(

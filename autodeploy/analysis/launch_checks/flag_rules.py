@@ -20,7 +20,7 @@ from autodeploy.specs.diagnostics import BrokenRule
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.padding import first_of_set
-from autodeploy.stack.record_texts import blanks, record_text, with_numbers
+from autodeploy.stack.records import blanks, record_text, with_numbers
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:

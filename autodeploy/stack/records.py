@@ -1,14 +1,29 @@
-"""Texts of records of data: a sentence of their own, or a form of sentence that many records fill."""
+"""Records of data: rows of YAML read as what they are, and their texts.
+
+A text is a sentence of its own, or a form of sentence that many records fill.
+"""
 
 from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from typing import TypeAlias
+from contextlib import contextmanager
+from functools import cache
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
+
+from pydantic import ConfigDict, SkipValidation, TypeAdapter
 
 from autodeploy.messages import Message
 from autodeploy.messages.catalogue import catalogue
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Record = TypeVar("Record")
+Text: TypeAlias = Message
+Said: TypeAlias = Annotated[str, SkipValidation]
+"""A field that keeps the message that it is given, or the plain text."""
 RecordText: TypeAlias = str | Mapping[str, list[str]]
 # Forms, texts of the catalogues under `common`. Their terms belong to no language: fields, flags, degrees, formulas.
 FORMS = frozenset(
@@ -17,6 +32,36 @@ FORMS = frozenset(
         *("it_needs_field", "excludes_it", "comes_with"),
     }
 )
+
+
+def read_records(kind: type[Record], rows: Iterable[Mapping[str, Any]]) -> tuple[Record, ...]:
+    """Rows as records of a kind: lists as tuples, and what is within a record as its own kind.
+
+    Raises ValueError for a key or a value that no such record has.
+    """
+    records: tuple[Record, ...] = _reader(cast("Any", kind)).validate_python(tuple(rows))
+    return records
+
+
+@cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
+    """Of a tuple of records; its making takes longer than what it reads."""
+    several: Any = GenericAlias(tuple, (kind, ...))
+    return TypeAdapter(several, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
+
+
+@contextmanager
+def known(table: dict[str, Record], *new: tuple[str, Record], taken: Iterable[str] = ()) -> Iterator[None]:
+    """The table with more entries while the context lasts; raises ValueError where a name is `taken`, or in it."""
+    names = [name for name, _ in new]
+    if twice := [name for name in names if name in {*table, *taken}]:
+        raise ValueError(f"{', '.join(twice)}: known already")
+    table.update(new)
+    try:
+        yield
+    finally:
+        for name in names:
+            del table[name]
 
 
 def record_text(key: str, text: RecordText) -> Message:
