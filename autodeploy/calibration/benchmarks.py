@@ -77,15 +77,11 @@ def collective_overlay(
 def collective_s(op: str, message_bytes: float, group: Group, machine: Machine) -> float:
     """Seconds of one collective by the formulas of the cost models."""
     size, tiers, fixed = float(message_bytes), machine.tiers, machine.comm_op_s
-    match op:
-        case "all_reduce":
-            seconds = all_reduce_s(size, group, tiers, fixed)
-        case "all_to_all":
-            seconds = flat_s(size, 1.0, group, tiers, fixed)
-        case "send_receive":
-            seconds = ring_pass_s(size, group, tiers, fixed)
-        case _:
-            seconds = all_gather_s(size, group, tiers, fixed)
+    if op == "all_to_all":
+        seconds = flat_s(size, 1.0, group, tiers, fixed)
+    else:
+        formulas: dict[str, Callable[..., Floats]] = {"all_reduce": all_reduce_s, "send_receive": ring_pass_s}
+        seconds = formulas.get(op, all_gather_s)(size, group, tiers, fixed)
     return float(np.asarray(seconds).reshape(-1)[0])
 
 

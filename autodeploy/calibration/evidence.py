@@ -5,7 +5,6 @@ to believe.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from autodeploy.specs.rl import GenerationLayout, RlStrategy
+    from autodeploy.specs.rl import RlStrategy
 
 
 T = TypeVar("T", bound=int | str)
@@ -167,26 +166,8 @@ def _class_of(row: Mapping[str, Any]) -> tuple[str, bool, bool, str]:
 GENERATION_FILE = "generation.jsonl"
 RL_FILE = "rl.jsonl"
 PLACEMENT = "rl.placement"
-_DEGREES = {"tp": "rl.generation.tp", "ep": "rl.generation.ep"}
-_WORDS = {"precision": "rl.generation.precision", "engine": "rl.generation.engine"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One published measurement. placement : of a step of post-training; None: serving, which has none."""
-
-    id: str
-    family: str
-    moe: bool
-    placement: str | None
-    layout: dict[str, Any]
-
-    def has(self, name: str, value: int | str) -> bool:
-        """Whether it generates so: the word, or the degree within a factor of two."""
-        own = self.layout[name]
-        if isinstance(value, str):
-            return bool(own == value)
-        return bool(1.0 / MAX_DEGREE_RATIO <= own / value <= MAX_DEGREE_RATIO and (own > 1 or value == 1))
+GENERATED = "rl.generation."
+_ENGINE = ("precision", "engine", "tp", "ep")  # of an engine's layout
 
 
 def evidence_of_generation(how: RlStrategy, family: str, *, moe: bool) -> tuple[Evidence, ...]:
@@ -195,45 +176,37 @@ def evidence_of_generation(how: RlStrategy, family: str, *, moe: bool) -> tuple[
     Degrees count within a factor of two. A degree of one needs no evidence, and experts that every rank holds need
     none: all runs count. Serving counts for the engine, and not for where it stands beside training.
     """
-    families = {family.removesuffix("/own"), carried_from(family.removesuffix("/own"))}
-    runs = [run for run in _published() if run.family in families]
-    evidence = [_generation_evidence(PLACEMENT, how.placement, [run for run in runs if run.placement == how.placement])]
-    return (*evidence, *_of_engine(how.generation, runs, moe=moe))
+    own = family.removesuffix("/own")
+    runs = [run for run in _published() if run["family"] in {own, carried_from(own)}]
+    wanted = {PLACEMENT: how.placement, **{GENERATED + name: getattr(how.generation, name) for name in _ENGINE}}
+    evidence = []
+    for axis, value in wanted.items():
+        of_experts = axis == f"{GENERATED}ep"
+        if moe or not of_experts:
+            alike = [run["id"] for run in runs if (run["moe"] or not of_experts) and _generates(run[axis], value)]
+            nearest = alike[0] if alike else None
+            evidence.append(Evidence(axis=axis, value=value, runs=len(alike), nearest_record=nearest))
+    return tuple(evidence)
 
 
-def _of_engine(layout: GenerationLayout, runs: list[_Run], *, moe: bool) -> Iterator[Evidence]:
-    for name, axis in _WORDS.items():
-        value = getattr(layout, name)
-        yield _generation_evidence(axis, value, [run for run in runs if run.has(name, value)])
-    for name, axis in _DEGREES.items():
-        value = getattr(layout, name)
-        if name == "ep" and not moe:
-            continue
-        alike = [run for run in runs if run.moe] if name == "ep" else runs
-        yield _generation_evidence(axis, value, [run for run in alike if value == 1 or run.has(name, value)])
-
-
-def _generation_evidence(axis: str, value: int | str, runs: list[_Run]) -> Evidence:
-    return Evidence(axis=axis, value=value, runs=len(runs), nearest_record=runs[0].id if runs else None)
+def _generates(own: int | str | None, value: int | str) -> bool:
+    """Whether a run that generates with its own word or degree counts for another."""
+    if isinstance(value, str) or not isinstance(own, int):
+        return own == value
+    return value == 1 or (own > 1 and 1.0 / MAX_DEGREE_RATIO <= own / value <= MAX_DEGREE_RATIO)
 
 
 @cache
-def _published() -> tuple[_Run, ...]:
-    """All measurements that ship with the product, steps of post-training first."""
-    return tuple(_read(RL_FILE)) + tuple(_read(GENERATION_FILE))
-
-
-def _read(name: str) -> Iterator[_Run]:
-    text = files("autodeploy.calibration").joinpath("records", name).read_text(encoding="utf-8")
-    for row in map(json.loads, text.splitlines()):
-        how = row.get("strategy", {}).get("rl")
-        layout = layout_read(how["generation"] if how else row["generation"], Diagnoses(), "/generation")
-        profile = load_profile(profile_read(row["cluster"]["profile"], Diagnoses()), calibrated=False)
-        model = row["model"]
-        yield _Run(
-            id=row["id"],
-            family=profile.document.family,
-            moe=bool(model.get("n_routed_experts")),
-            placement=how["placement"] if how else None,
-            layout={"tp": layout.get("tp", 1), "ep": layout["ep"] or 1, **{word: layout[word] for word in _WORDS}},
-        )
+def _published() -> tuple[dict[str, Any], ...]:
+    """All measurements that ship with the product, steps of post-training first; serving has no placement."""
+    runs = []
+    for name in (RL_FILE, GENERATION_FILE):
+        text = files("autodeploy.calibration").joinpath("records", name).read_text(encoding="utf-8")
+        for row in map(json.loads, text.splitlines()):
+            how = row.get("strategy", {}).get("rl")
+            layout = layout_read(how["generation"] if how else row["generation"], Diagnoses(), "/generation")
+            profile = load_profile(profile_read(row["cluster"]["profile"], Diagnoses()), calibrated=False)
+            run = {"id": row["id"], "family": profile.family, "moe": bool(row["model"].get("n_routed_experts"))}
+            engine = {GENERATED + each: layout.get(each) or 1 for each in _ENGINE}
+            runs.append({**run, PLACEMENT: how["placement"] if how else None, **engine})
+    return tuple(runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.post_training import classes_of_rl, validate_rl
+from autodeploy.calibration.post_training import validate_rl
 from autodeploy.calibration.validation import validate
 from autodeploy.specs.measurements import GenerationRecord, RlRecord, read_measurements
 from autodeploy.specs.record import Record, Unread
@@ -30,5 +30,5 @@ def validate_file(path: Path, overlay: Path | None = None) -> tuple[ValidationRe
     steps = [line for line in lines if isinstance(line, RlRecord)]
     if unread and not measured and not served and not steps:
         raise unread[0].error
-    post_trained = [(row, classes_of_rl(each)) for row, each in zip(validate_rl(steps), steps, strict=True)]
+    post_trained = list(zip(steps, validate_rl(steps), strict=True))
     return validate(measured, overlay, unread, served, post_trained), measured

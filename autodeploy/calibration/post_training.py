@@ -200,10 +200,3 @@ def _row(prediction: RlPrediction) -> RlRow:
         diagnoses=tuple(f"{each.path.removeprefix('/')}: {each.text}" for each in prediction.diagnoses),
         warnings=tuple(note.text for note in step.notes),
     )
-
-
-def classes_of_rl(record: RlRecord) -> tuple[str, ...]:
-    """Classes that a measured step counts in."""
-    experts = "experts" if record.model.is_moe else "dense"
-    profile = f"post-training {experts}, profile {record.cluster.profile}"
-    return (profile, f"post-training {record.layout.placement}", f"framework {record.framework}")

@@ -131,13 +131,11 @@ def _unused(profile: Profile, names: tuple[str, ...]) -> bool:
 
 
 def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertain:
-    first, source = row["multiplies"][0], source_of(row)
+    first, source, router = row["multiplies"][0], source_of(row), context.loads.router
     if first == PERSISTENT:
-        prior = persistent_shares()[context.loads.router]
+        prior = persistent_shares()[router]
         sigma = prior.sigma
-        source = Message.of_record(
-            f"uncertain_basis.{ROUTER_BASIS.get(context.loads.router, context.loads.router)}", prior.source
-        )
+        source = Message.of_record(f"uncertain_basis.{ROUTER_BASIS.get(router, router)}", prior.source)
     else:
         sigma = row["log_sigma"] if "log_sigma" in row else EFFICIENCY_TERMS[first].prior_sigma
     if "when_measured" in row and profile.quantity(f"efficiency.{first}").kind in KNOWN_KINDS:
@@ -151,15 +149,11 @@ def _of_tiers(row: dict[str, Any], context: Context) -> list[dict[str, Any]]:
     assert context.profile is not None
     if "{tier}" not in row["name"]:
         return [row]
-    return [
-        {
-            **row,
-            "name": row["name"].format(tier=t.name),
-            "record": row["name"],
-            "multiplies": [n.format(tier=t.name) for n in row["multiplies"]],
-        }
-        for t in context.profile.tiers
-    ]
+    rows = []
+    for name in (tier.name for tier in context.profile.tiers):
+        multiplied = [each.format(tier=name) for each in row["multiplies"]]
+        rows.append({**row, "name": row["name"].format(tier=name), "record": row["name"], "multiplies": multiplied})
+    return rows
 
 
 def _moves(context: Context, names: tuple[str, ...]) -> bool:

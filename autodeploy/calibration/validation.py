@@ -26,7 +26,7 @@ from autodeploy.messages import Message
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.base import Document
 from autodeploy.specs.diagnostics import Text, TranslatedDocument
-from autodeploy.specs.measurements import RlMeasured, ServedMeasured
+from autodeploy.specs.measurements import GenerationRecord, RlMeasured, RlRecord, ServedMeasured
 from autodeploy.specs.plan_details import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
 from autodeploy.specs.rl import EngineMode
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from autodeploy.calibration.unmeasured import Use
-    from autodeploy.specs.measurements import GenerationRecord
     from hardware_profiles.generation import GenerationNumbers
     from hardware_profiles.profile import Profile
 
@@ -226,14 +225,6 @@ def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
     return [served[place] for place in range(len(records))]
 
 
-def classes_of_generation(record: GenerationRecord) -> tuple[str, ...]:
-    """Classes that a measurement counts in."""
-    layout = record.generation
-    experts = "experts" if record.model.is_moe else "dense"
-    profile = f"generation {experts}, profile {record.cluster.profile}"
-    return (profile, f"generation engine {layout.engine}", f"generation tp {layout.tp}")
-
-
 def _served_row(batch: Batch, service: Service, at: int, record: GenerationRecord) -> ServedRow:
     tpot, wide = 1e3 * float(service.tpot_s[at]), 1.0 + batch.generator.half_width
     predicted = ServedPredicted(
@@ -323,12 +314,12 @@ def validate(
     overlay: Path | None = None,
     unread: Iterable[Unread] = (),
     served: Sequence[GenerationRecord] = (),
-    post_trained: Sequence[tuple[RlRow, tuple[str, ...]]] = (),
+    post_trained: Sequence[tuple[RlRecord, RlRow]] = (),
 ) -> ValidationReport:
     """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
 
     served : measurements of serving; their rows follow those of runs.
-    post_trained : rows of measured steps of post-training, which follow those, and the classes of each.
+    post_trained : measured steps of post-training and their rows, which follow those.
     unread : lines that are no records; their rows come last.
     """
     judged: list[tuple[Record, Row]] = []
@@ -348,15 +339,15 @@ def validate(
     memory = [row.error.memory for _, row in judged if row.error.memory is not None]
     generated = validate_generation(served)
     compared = zip(served, generated, strict=True)
-    speeds = [(classes_of_generation(r), row.speed_error) for r, row in compared if row.speed_error is not None]
-    steps = [(names, step.error.time) for step, names in post_trained if step.error.time is not None]
+    speeds = [(classes_of(r), row.speed_error) for r, row in compared if row.speed_error is not None]
+    steps = [(classes_of(r), row.error.time) for r, row in post_trained if row.error.time is not None]
     by_class: dict[str, list[float]] = {}
     for names, far in (*((classes_of(record), far) for record, far in timed), *speeds, *steps):
         for name in names:
             by_class.setdefault(name, []).append(far)
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
     rows: list[Row | ServedRow | RlRow] = [row for _, row in judged]
-    rows += [*generated, *(step for step, _ in post_trained), *lost]
+    rows += [*generated, *(step for _, step in post_trained), *lost]
     summary = Summary(
         time=_statistics(training or [far for _, far in timed]),
         memory=_statistics(memory),
@@ -368,8 +359,15 @@ def validate(
     return ValidationReport(rows=tuple(rows), summary=summary, unmeasured=unmeasured(used))
 
 
-def classes_of(record: Record) -> tuple[str, ...]:
+def classes_of(record: Record | GenerationRecord | RlRecord) -> tuple[str, ...]:
     """Classes that a record counts in."""
+    experts, of_profile = "experts" if record.model.is_moe else "dense", f"profile {record.cluster.profile}"
+    if isinstance(record, GenerationRecord):
+        of_engine = (f"generation engine {record.generation.engine}", f"generation tp {record.generation.tp}")
+        return (f"generation {experts}, {of_profile}", *of_engine)
+    if isinstance(record, RlRecord):
+        placement = f"post-training {record.layout.placement}"
+        return (f"post-training {experts}, {of_profile}", placement, f"framework {record.framework}")
     profile = load_profile(record.cluster.profile)
     several = int(record.cluster.num_npus or 1) > profile.npus_per_node
     return (
@@ -379,7 +377,7 @@ def classes_of(record: Record) -> tuple[str, ...]:
         "several nodes" if several else "one node",
         f"framework {stack_of(record)}",
         f"device {record.cluster.device or profile.default_device}",
-        f"profile {record.cluster.profile}",
+        of_profile,
         f"release {release_of(record).band}",
         f"kind {kind_of_record(record)}",
     )

@@ -55,9 +55,7 @@ EXAMPLE = re.compile(
 # Said to engineers of the program, not to its users: records that ship with it, and broken promises inside.
 INSIDE = frozenset(
     {
-        "features.py",
-        "frameworks.py",
-        "schedules.py",
+        "records.py",
         "script_template.py",
         "sweep.py",
         "base.py",

@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from autodeploy.calibration.post_training import classes_of_rl, predict_rl, validate_rl
+from autodeploy.calibration.post_training import predict_rl, validate_rl
 from autodeploy.calibration.shipped.overhead_fit import EAGER, HOST, row_weights, shipped_rl
+from autodeploy.calibration.validation import classes_of
 from autodeploy.cli.main import app
 from autodeploy.costs.post_training.overheads import Overheads, defaults_of, overheads_of
 from autodeploy.kit.errors import SpecError
@@ -195,7 +196,7 @@ def test_the_shipped_steps_are_all_predicted_within_their_aims() -> None:
     for name in steps:
         if "_1off" in name:
             assert steps[name] < steps[name.replace("_1off", "_on")]
-    assert classes_of_rl(records[0])[0] == "post-training experts, profile nvidia-h100"
+    assert classes_of(records[0])[0] == "post-training experts, profile nvidia-h100"
 
 
 def test_a_recipe_counts_once() -> None:

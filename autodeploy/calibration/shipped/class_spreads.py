@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
@@ -133,19 +136,28 @@ def class_spread(
     """
     for name, least in zip(classes_of_run(run), (LEAST_IN_SUBCLASS, LEAST_IN_CLASS), strict=True):
         same = np.array([name in classes_of_run(row) for row in basis], dtype=bool)
-        rows = tuple(row for row, mark in zip(basis, same, strict=True) if mark)
-        weights = weights_of(rows)
-        if round(float(weights.sum())) >= least:
-            variance = float(np.average(parameter_variance[same], weights=weights))
-            return ClassSpread(log_sigma_of(left_out[same], weights), variance, rows)
+        spread = _spread(basis, same, left_out, parameter_variance)
+        if round(float(weights_of(spread.records).sum())) >= least:
+            return spread
     return spread_of_all(basis, left_out, parameter_variance)
 
 
 def spread_of_all(basis: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats) -> ClassSpread:
     """Spread of a run of a class that has too few records in `basis`: of all; parameters as of `class_spread`."""
-    weights = weights_of(basis)
-    sigma = max(LEAST_UNCALIBRATED, log_sigma_of(left_out, weights))
-    return ClassSpread(sigma, float(np.average(parameter_variance, weights=weights)), tuple(basis))
+    whole = _spread(basis, np.ones(len(basis), dtype=bool), left_out, parameter_variance)
+    return replace(whole, log_sigma=max(LEAST_UNCALIBRATED, whole.log_sigma))
+
+
+def _spread(
+    rows: Sequence[Mapping[str, Any]], same: npt.NDArray[np.bool_], left_out: Floats, parameter_variance: Floats
+) -> ClassSpread:
+    """Spread of the rows that are the same; of none, nothing."""
+    kept = tuple(compress(rows, same))
+    if not kept:
+        return ClassSpread(0.0, 0.0, ())
+    weights = weights_of(kept)
+    variance = float(np.average(parameter_variance[same], weights=weights))
+    return ClassSpread(log_sigma_of(left_out[same], weights), variance, kept)
 
 
 def class_spreads(
@@ -158,15 +170,12 @@ def class_spreads(
     for place, least in ((0, LEAST_IN_SUBCLASS), (1, LEAST_IN_CLASS)):
         names = np.array([classes_of_run(row)[place] for row in rows])
         for name in np.unique(names):
-            same = names == name
-            kept = [row for row, mark in zip(rows, same, strict=True) if mark]
-            weights = weights_of(kept)
-            if round(float(weights.sum())) >= least:
-                variance = float(np.average(parameter_variance[same], weights=weights))
+            spread = _spread(rows, names == name, left_out, parameter_variance)
+            if round(float(weights_of(spread.records).sum())) >= least:
                 spreads[str(name)] = {
-                    "log_sigma": rounded(log_sigma_of(left_out[same], weights)),
-                    "n": len({row.get("configuration", number) for number, row in enumerate(kept)}),
-                    "parameter_variance": rounded(variance),
+                    "log_sigma": rounded(spread.log_sigma),
+                    "n": len({row.get("configuration", number) for number, row in enumerate(spread.records)}),
+                    "parameter_variance": rounded(spread.parameter_variance),
                 }
     return spreads
 

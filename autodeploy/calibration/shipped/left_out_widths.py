@@ -8,6 +8,7 @@ more over than runs without. The larger width counts.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,11 +67,6 @@ def projected(jacobian: Floats, covariance: Floats) -> Floats:
     return np.asarray(np.einsum("ni,ij,nj->n", jacobian, covariance, jacobian))
 
 
-def refit_residuals(result: Fit, fitted: npt.NDArray[np.bool_], predicted: npt.NDArray[np.int64]) -> Floats:
-    """Residuals of the records at `predicted` under a fit to the records marked `fitted`."""
-    return np.asarray(result.residuals[predicted] + result.jacobian[predicted] @ refit(result, fitted))
-
-
 EXPERTS = "experts"  # the factor of routing and experts
 _NUISANCES = {parameter.name for parameter in NUISANCES}
 
@@ -122,15 +118,13 @@ def experts_width(calibration: Calibration, rows: Sequence[Mapping[str, Any]]) -
     s^2 are means over the runs with experts.
     """
     moe = np.array([bool(row["moe"]) for row in rows])
-    groups = [
-        [row for row, mark in zip(rows, moe == with_experts, strict=True) if mark] for with_experts in (True, False)
-    ]
-    weights = [weights_of(group) for group in groups]
-    if any(round(float(w.sum())) < LEAST_IN_CLASS for w in weights):
-        return 0.0
-    with_experts, without = (
-        log_sigma_of(calibration.left_out[mark], w) for mark, w in zip((moe, ~moe), weights, strict=True)
-    )
+    spreads, weights = [], []
+    for mark in (moe, ~moe):
+        weights.append(weights_of(list(compress(rows, mark))))
+        if round(float(weights[-1].sum())) < LEAST_IN_CLASS:
+            return 0.0
+        spreads.append(log_sigma_of(calibration.left_out[mark], weights[-1]))
+    with_experts, without = spreads
     column = [p.name for p in calibration.fit.parameters].index(EXPERTS)
     slope = np.average(calibration.fit.jacobian[moe, column] ** 2, weights=weights[0])
     records = [record for record, mark in zip(calibration.records, moe, strict=True) if mark]

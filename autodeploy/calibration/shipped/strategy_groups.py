@@ -19,13 +19,12 @@ from autodeploy.calibration.fit import left_out_residuals, refit, values_of
 from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.profile_fit import fitted_together
 from autodeploy.calibration.record_prediction import counts_for_time, measured_step_s, predict_record
-from autodeploy.calibration.shipped.class_spreads import class_spread, run_row
+from autodeploy.calibration.shipped.class_spreads import INTERVAL_COVERAGE, class_spread, run_row
 from autodeploy.calibration.shipped.left_out_widths import (
     parameter_variances,
     part_of,
     projected,
     refit_covariance,
-    refit_residuals,
 )
 from autodeploy.costs.prediction_spread import RANKS_PER_DOUBLING, RUN_AXES, Z80
 from autodeploy.specs.software import release_of, stack_of
@@ -195,7 +194,6 @@ LEAST_FITTED = 10  # records that a rehearsal's fit must have seen
 STEP = 0.0025
 PRIOR_RECORDS = 20  # the prior of a doubling counts as much as this many rehearsed records
 MAX_PER_DOUBLING = 0.20
-INTERVAL_COVERAGE = 0.80
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +225,7 @@ def rehearsals(calibration: Calibration, rows: Mapping[str, Mapping[str, Any]]) 
         left_out = left_out_residuals(part_of(fit, small), families[small])
         of_parameters = parameter_variances(part_of(fit, small), families[small])
         basis = [rows[r.id] for r, mark in zip(records, small, strict=True) if mark]
-        predicted = refit_residuals(fit, small, far)
+        predicted = fit.residuals[far] + fit.jacobian[far] @ refit(fit, small)
         variances = projected(fit.jacobian[far], refit_covariance(fit, small))
         for number, residual, variance in zip(far, predicted, variances, strict=True):
             spread = class_spread(rows[records[number].id], basis, left_out, of_parameters)
@@ -244,7 +242,7 @@ def ranks_per_doubling(cases: Iterable[Rehearsal]) -> float:
     known: Sequence[Rehearsal] = list(cases)
     weight = len({case.name for case in known})
     square = weight * rehearsed_slope(known) ** 2 + PRIOR_RECORDS * RANKS_PER_DOUBLING**2
-    return float(f"{math.sqrt(square / (weight + PRIOR_RECORDS)):.6g}")
+    return rounded(math.sqrt(square / (weight + PRIOR_RECORDS)))
 
 
 def rehearsed_slope(cases: Sequence[Rehearsal]) -> float:

@@ -86,13 +86,12 @@ def _origin(name: str) -> CalibrationOrigin:
 
 def shipped_records() -> list[Record]:
     """All records that ship with the product."""
-    return list(_shipped_records())
+    return [record for name in RECORD_FILES for record in _records_of(name)]
 
 
 @cache
-def _shipped_records() -> tuple[Record, ...]:
-    folder = files("autodeploy.calibration").joinpath("records")
-    return tuple(record for name in RECORD_FILES for record in read_records(Path(str(folder.joinpath(name)))))
+def _records_of(name: str) -> tuple[Record, ...]:
+    return tuple(read_records(Path(str(files("autodeploy.calibration") / "records" / name))))
 
 
 def write_shipped(profiles_folder: Path, coverage_file: Path, records: Sequence[Record]) -> list[Calibration]:
@@ -145,7 +144,7 @@ def _ratio_sigma(differences: Floats) -> float:
     the repeat noise of both measurements.
     """
     spread = float(np.median(np.abs(differences))) / MEDIAN_OF_NORMAL
-    return float(f"{max(0.005**2, spread**2 - 2.0 * REPEAT_NOISE**2) ** 0.5:.6g}") if spread > 0.0 else 0.005
+    return rounded(max(0.005**2, spread**2 - 2.0 * REPEAT_NOISE**2) ** 0.5) if spread > 0.0 else 0.005
 
 
 def alike_log_sigma(calibrations: Sequence[Calibration]) -> float:
