@@ -19,7 +19,7 @@ from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
 from hardware_profiles.magnitudes import ProfileNumber
 from hardware_profiles.schema import Document, Kind, Source, Text
-from hardware_profiles.shipped_yaml import load_shipped_yaml
+from hardware_profiles.shipped_yaml import load_shipped_yaml, shipped
 
 if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
@@ -37,30 +37,8 @@ class GenerationTerm:
     upper: float
 
 
-GENERATION_TERMS: dict[str, GenerationTerm] = {
-    "weights": GenerationTerm(
-        "share of the HBM bandwidth at which a step of decoding reads its weights", "fraction", 1.0
-    ),
-    "expert_weights": GenerationTerm("the same of the experts that tokens of a small batch reach", "fraction", 1.0),
-    "cache": GenerationTerm("share of the HBM bandwidth at which keys and values are read", "fraction", 1.0),
-    "all_reduce": GenerationTerm(
-        "share of a tier's rate by which an all-reduce of decoding grows with its rows", "fraction", 1.0
-    ),
-    "prefill": GenerationTerm("rate of a prompt's pass against what the formulas of training give", "ratio", 4.0),
-    "issue_us": GenerationTerm(
-        "of the host, to issue a layer that is not recorded as a graph, as that of a prompt is not",
-        "us",
-        1e5,
-    ),
-    "expert_layer": GenerationTerm(
-        "router, sorting and sums of a layer with experts beyond the constant of a layer, against it", "ratio", 20.0
-    ),
-    "exchange_us": GenerationTerm("of a dispatch or combine before its first byte", "us", 1e5),
-    "half_width": GenerationTerm(
-        "relative half width of the 80 % interval of a time per output token, dense models", "ratio", 4.0
-    ),
-    "half_width_experts": GenerationTerm("the same, models with experts", "ratio", 4.0),
-}
+_ROWS = shipped("hardware_profiles", "efficiencies.yaml")["generation"]
+GENERATION_TERMS: dict[str, GenerationTerm] = {name: GenerationTerm(**row) for name, row in _ROWS.items()}
 
 
 class Number(Document):

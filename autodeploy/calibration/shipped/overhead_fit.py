@@ -14,6 +14,8 @@ from autodeploy.calibration.evidence import RL_FILE
 from autodeploy.calibration.post_training import predict_rl, speed_error
 from autodeploy.costs.post_training.overheads import overheads_of
 from autodeploy.specs.measurements import rl_records
+from autodeploy.stack.records import read_records
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,39 +67,7 @@ class OverheadFit:
         return int(np.argmin(weights @ squares + self.penalties()))
 
 
-HOST = OverheadFit(
-    "nemo-rl",
-    (
-        Constant(
-            "step_s",
-            tuple(5.0 * number for number in range(1, 11)),
-            15.0,
-            0.7,
-            "4 s of an asynchronous step of 67 s (NVIDIA-NeMo/RL, pull request 1052); 7 % of 790 s (verl, 32 H20)",
-        ),
-        Constant(
-            "sequence_s",
-            (6.25e-6, 12.5e-6, 25e-6, 37.5e-6, 50e-6),
-            15e-6,
-            0.7,
-            "returned log probabilities slow generation by about 10 % (NovaSky-AI/SkyRL, issue 857)",
-        ),
-    ),
-    log_sigma=0.1,
-)
-EAGER = OverheadFit(
-    "mindspeed-rl",
-    (
-        Constant(
-            "eager_layer",
-            tuple(0.5 * number for number in range(2, 17)),
-            2.0,
-            0.4,
-            "own judgement: the engine shares its host with trainers and takes log probabilities",
-        ),
-    ),
-    log_sigma=0.4,
-)
+HOST, EAGER = read_records(OverheadFit, shipped("autodeploy.calibration.shipped", "overheads.yaml"))
 
 
 def shipped_rl() -> list[RlRecord]:
