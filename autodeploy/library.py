@@ -14,7 +14,7 @@ from autodeploy.analysis.launch_checks.launch_check import check as check_launch
 from autodeploy.analysis.launch_requests import read_strategy, refuse_illegal
 from autodeploy.analysis.what_if.improve import improve as improvements_of
 from autodeploy.analysis.what_if.recommend import recommend as fewest_cards
-from autodeploy.calibration.measured_file import validate_file
+from autodeploy.calibration.validation import validate_file
 from autodeploy.formats import registry
 from autodeploy.formats.import_document import import_document, import_file
 from autodeploy.kit.errors import SpecError

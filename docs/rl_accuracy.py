@@ -25,7 +25,7 @@ from docs.accuracy_page.page import percent, signed, table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.validation import RlRow
+    from autodeploy.calibration.post_training import RlRow
     from autodeploy.specs.measurements import RlRecord
     from cost_models.arrays import Floats
 

@@ -1,9 +1,10 @@
-"""Causes of wrong predictions: which of them an uncertain number belongs to."""
+"""Causes of wrong predictions, of `causes.yaml`: which of them an uncertain number belongs to, and what settles it."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
+
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,42 +13,17 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Measurement
     from hardware_profiles.profile import Profile
 
-# Numbers of the network that belong to no tier: they count where ranks are many.
-_ACROSS: Final = frozenset({"device_scatter", "message_half_size", "dispatch_loss", "combine_loss", "exchange_beside"})
-_HOST: Final = frozenset({"host_issue", "host_sync", "vector_op", "host_link"})
-_LOADS: Final = frozenset({"imbalance_excess", "persistent_share"})
-
-
-SETTLED_BY: Final[Mapping[Cause, Measurement]] = MappingProxyType(
-    {
-        "kernels": "probe",
-        "host": "probe",
-        "exchange_inside": "probe",
-        "exchange_across": "probe_across",
-        "software": "launch",
-        "memory": "launch",
-        "imbalance": "expert_load_file",
-    }
-)
-"""The cheapest measurement that tells the numbers of a cause: a probe times kernels and links by themselves, the rest
-needs a model that trains.
-"""
+_CAUSES: Mapping[Cause, dict[str, Any]] = shipped("autodeploy.calibration", "causes.yaml")
+SETTLED_BY: Mapping[Cause, Measurement] = {cause: row["settled_by"] for cause, row in _CAUSES.items()}
 
 
 def cause_of(multiplies: Sequence[str], profile: Profile) -> Cause:
     """The cause that an uncertain number belongs to, by what it multiplies."""
-    names = set(multiplies)
-    if names & _LOADS:
-        return "imbalance"
-    if names & _HOST:
-        return "host"
-    if names & _ACROSS:
-        return "exchange_across"
-    if "fragmentation" in names:
-        return "memory"
-    if any(name.startswith("release_") for name in names):
-        return "software"
-    tiers = {name.partition("_")[2] for name in names if name.startswith(("link_", "exchange_"))}
+    for cause, row in _CAUSES.items():
+        begin = row.get("begin")
+        if any(name in row.get("numbers", ()) or (begin and name.startswith(begin)) for name in multiplies):
+            return cause
+    tiers = {name.partition("_")[2] for name in multiplies if name.startswith(("link_", "exchange_"))}
     for tier in profile.tiers:
         if tier.name in tiers:
             return "exchange_inside" if tier.ranks and tier.ranks <= profile.ranks_per_node else "exchange_across"

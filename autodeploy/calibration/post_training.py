@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, gcd, hypot
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from autodeploy.calibration.validation import RlErrors, RlPredicted, RlRow
+from pydantic import Field
+
+from autodeploy.calibration.record_prediction import ComparedRow
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.post_training.overheads import defaults_of, overheads_of
 from autodeploy.costs.post_training.rl_step import rl_step
@@ -14,7 +16,10 @@ from autodeploy.costs.post_training.samples import InfeasibleRlError
 from autodeploy.costs.post_training.step import MEAN_HALF_WIDTH
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
+from autodeploy.specs.base import Document
+from autodeploy.specs.measurements import RlMeasured
 from autodeploy.specs.record import Diagnoses
+from autodeploy.specs.rl import EngineMode
 from autodeploy.specs.software import SoftwareSpec, run_of
 from autodeploy.specs.strategy import Recompute
 from autodeploy.stack.software import resolved, stack_of_run
@@ -31,6 +36,39 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
     from autodeploy.stack.host import HostSoftware
     from autodeploy.stack.software import Stack
+
+
+class RlPredicted(Document):
+    """The prediction of one step, in the terms of what was measured of it."""
+
+    step_time_s: float
+    step_time_interval_s: Annotated[tuple[float, float], Field(description="80 %")]
+    tokens_per_s_per_npu: Annotated[float, Field(description="counted as the record's are")]
+    generation_s: float
+    log_probabilities_s: float
+    reference_s: float | None = None
+    update_s: float
+    hand_over_s: float
+    tpot_ms: float
+    tail_share: float
+    peak_memory_gib: float
+    generation_npus: Annotated[int | None, Field(description="cards that generate; null: all")] = None
+    mode: EngineMode
+
+
+class RlErrors(Document):
+    """`time` of tokens per second where they are published, else of 1 / step time."""
+
+    time: float | None = None
+
+
+class RlRow(ComparedRow):
+    """One measured step of post-training."""
+
+    kind: Literal["rl_post_training"] = "rl_post_training"
+    measured: RlMeasured
+    predicted: RlPredicted | None = None
+    error: RlErrors = RlErrors()
 
 
 # Prediction of a measured step.
@@ -156,7 +194,7 @@ def validate_rl(records: Sequence[RlRecord]) -> list[RlRow]:
         try:
             rows.append(_row(predict_rl(record)))
         except SpecError as error:
-            rows.append(RlRow(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error)))
+            rows.append(RlRow.without(record, error))
     return rows
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
+from pydantic import Field
 
 from autodeploy.calibration.overlays import covariance_of
 from autodeploy.costs.inputs.build_context import device_of, profile_of, spec_context
@@ -18,6 +19,8 @@ from autodeploy.costs.steps.scenarios import estimate_and_slopes, host_range
 from autodeploy.costs.workload.flops import forward_flops_per_token
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
+from autodeploy.specs.base import Document
+from autodeploy.specs.diagnostics import Text
 from autodeploy.specs.record import Diagnoses
 from autodeploy.specs.rl import ASSUMED_CV
 from autodeploy.specs.search import SearchSpec
@@ -41,11 +44,34 @@ if TYPE_CHECKING:
     from autodeploy.costs.steps.estimate import Estimate, Layout
     from autodeploy.costs.steps.scenarios import Perturbation
     from autodeploy.space.candidates import Candidates
+    from autodeploy.specs.measurements import GenerationRecord, RlRecord
     from autodeploy.specs.record import MemoryCounts, Record
     from autodeploy.specs.strategy import Strategy
     from cost_models.arrays import Floats
     from hardware_profiles.covariance import FittedFactor
     from hardware_profiles.profile import Profile
+
+
+class ComparedRow(Document):
+    """One record: measured, predicted, error, the parts that matter, and what is to say.
+
+    Errors are predicted / measured - 1, of times on the speeds that they are.
+    """
+
+    id: str
+    model: str
+    measured: Any
+    predicted: Any = None
+    error: Any = None
+    parts: Annotated[dict[str, float], Field(description="shares of the time")] = Field(default_factory=dict)
+    diagnoses: Annotated[tuple[Text, ...], Field(description="what was read otherwise than it was written")] = ()
+    warnings: tuple[Text, ...] = ()
+    skipped: Text | None = None
+
+    @classmethod
+    def without(cls, record: Record | GenerationRecord | RlRecord, error: SpecError) -> Self:
+        """The row of a record that can't be predicted."""
+        return cls(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
 
 
 # What a record measured, in the terms of a prediction.

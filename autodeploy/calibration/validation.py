@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
 
+from autodeploy.calibration.post_training import RlRow, validate_rl
 from autodeploy.calibration.record_prediction import (
+    ComparedRow,
     Prediction,
     counts_for_time,
     factors_of,
@@ -25,8 +27,8 @@ from autodeploy.kit.errors import ProfileError, SpecError
 from autodeploy.messages import Message
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.base import Document
-from autodeploy.specs.diagnostics import Text, TranslatedDocument
-from autodeploy.specs.measurements import GenerationRecord, RlMeasured, RlRecord, ServedMeasured
+from autodeploy.specs.diagnostics import TranslatedDocument
+from autodeploy.specs.measurements import GenerationRecord, RlRecord, ServedMeasured, read_measurements
 from autodeploy.specs.plan_details import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
 from autodeploy.specs.rl import EngineMode
@@ -36,6 +38,7 @@ from cost_models.hbm import GIB
 from cost_models.serving import Service, served
 from hardware_profiles.errors import ProfileError as BadProfile
 from hardware_profiles.loader import load_profile
+from hardware_profiles.reading import read_yaml_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,24 +49,6 @@ if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import Use
     from hardware_profiles.generation import GenerationNumbers
     from hardware_profiles.profile import Profile
-
-
-# Measured runs beside their predictions, as rows.
-class ComparedRow(Document):
-    """One record: measured, predicted, error, the parts that matter, and what is to say.
-
-    Errors are predicted / measured - 1, of times on the speeds that they are.
-    """
-
-    id: str
-    model: str
-    measured: Any
-    predicted: Any = None
-    error: Any = None
-    parts: Annotated[dict[str, float], Field(description="shares of the time")] = Field(default_factory=dict)
-    diagnoses: Annotated[tuple[Text, ...], Field(description="what was read otherwise than it was written")] = ()
-    warnings: tuple[Text, ...] = ()
-    skipped: Text | None = None
 
 
 class Predicted(Document):
@@ -124,39 +109,6 @@ class ServedRow(ComparedRow):
     def speed_error(self) -> float | None:
         """Of the time per output token, where it was measured; else of tokens per second."""
         return self.error.tpot if self.error.tpot is not None else self.error.time
-
-
-class RlPredicted(Document):
-    """The prediction of one step, in the terms of what was measured of it."""
-
-    step_time_s: float
-    step_time_interval_s: Annotated[tuple[float, float], Field(description="80 %")]
-    tokens_per_s_per_npu: Annotated[float, Field(description="counted as the record's are")]
-    generation_s: float
-    log_probabilities_s: float
-    reference_s: float | None = None
-    update_s: float
-    hand_over_s: float
-    tpot_ms: float
-    tail_share: float
-    peak_memory_gib: float
-    generation_npus: Annotated[int | None, Field(description="cards that generate; null: all")] = None
-    mode: EngineMode
-
-
-class RlErrors(Document):
-    """`time` of tokens per second where they are published, else of 1 / step time."""
-
-    time: float | None = None
-
-
-class RlRow(ComparedRow):
-    """One measured step of post-training; autodeploy/post_training fills it."""
-
-    kind: Literal["rl_post_training"] = "rl_post_training"
-    measured: RlMeasured
-    predicted: RlPredicted | None = None
-    error: RlErrors = RlErrors()
 
 
 # Measured serving against its prediction.
@@ -220,7 +172,7 @@ def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
             service = service_of(batch)
             rows = [_served_row(batch, service, at, record) for at, record in enumerate(members)]
         except SpecError as error:
-            rows = [ServedRow(id=r.id, model=r.model.name, measured=r.measured, skipped=str(error)) for r in members]
+            rows = [ServedRow.without(record, error) for record in members]
         served.update(zip(places, rows, strict=True))
     return [served[place] for place in range(len(records))]
 
@@ -314,12 +266,12 @@ def validate(
     overlay: Path | None = None,
     unread: Iterable[Unread] = (),
     served: Sequence[GenerationRecord] = (),
-    post_trained: Sequence[tuple[RlRecord, RlRow]] = (),
+    steps: Sequence[RlRecord] = (),
 ) -> ValidationReport:
     """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
 
     served : measurements of serving; their rows follow those of runs.
-    post_trained : measured steps of post-training and their rows, which follow those.
+    steps : measured steps of post-training, whose rows follow those.
     unread : lines that are no records; their rows come last.
     """
     judged: list[tuple[Record, Row]] = []
@@ -328,8 +280,7 @@ def validate(
         try:
             predicted = predict_record(record, overlay=overlay, factors_of=factors_of)
         except SpecError as error:
-            skipped = Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
-            judged.append((record, skipped))
+            judged.append((record, Row.without(record, error)))
             continue
         judged.append((record, _row(record, predicted)))
         prior = load_profile(record.cluster.profile, calibrated=False)
@@ -340,23 +291,41 @@ def validate(
     generated = validate_generation(served)
     compared = zip(served, generated, strict=True)
     speeds = [(classes_of(r), row.speed_error) for r, row in compared if row.speed_error is not None]
-    steps = [(classes_of(r), row.error.time) for r, row in post_trained if row.error.time is not None]
+    trained = validate_rl(steps)
+    gained = zip(steps, trained, strict=True)
+    rates = [(classes_of(r), row.error.time) for r, row in gained if row.error.time is not None]
     by_class: dict[str, list[float]] = {}
-    for names, far in (*((classes_of(record), far) for record, far in timed), *speeds, *steps):
+    for names, far in (*((classes_of(record), far) for record, far in timed), *speeds, *rates):
         for name in names:
             by_class.setdefault(name, []).append(far)
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
     rows: list[Row | ServedRow | RlRow] = [row for _, row in judged]
-    rows += [*generated, *(step for _, step in post_trained), *lost]
+    rows += [*generated, *trained, *lost]
     summary = Summary(
         time=_statistics(training or [far for _, far in timed]),
         memory=_statistics(memory),
         tpot=_statistics([far for _, far in speeds]),
-        rl=_statistics([far for _, far in steps]),
+        rl=_statistics([far for _, far in rates]),
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
         skipped=sum(bool(row.skipped) for row in rows),
     )
     return ValidationReport(rows=tuple(rows), summary=summary, unmeasured=unmeasured(used))
+
+
+def validate_file(path: Path, overlay: Path | None = None) -> tuple[ValidationReport, list[Record]]:
+    """The comparison with every line of a file of measured runs, and the records of training among them.
+
+    Raises SpecError when the file or the overlay can't be read, or no line is a record.
+    """
+    if overlay is not None:
+        read_yaml_file(overlay)
+    lines = list(read_measurements(path))
+    unread = [line for line in lines if isinstance(line, Unread)]
+    if unread and len(unread) == len(lines):
+        raise unread[0].error
+    measured = [line for line in lines if isinstance(line, Record)]
+    served = [line for line in lines if isinstance(line, GenerationRecord)]
+    return validate(measured, overlay, unread, served, [line for line in lines if isinstance(line, RlRecord)]), measured
 
 
 def classes_of(record: Record | GenerationRecord | RlRecord) -> tuple[str, ...]:

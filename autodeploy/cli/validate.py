@@ -43,7 +43,7 @@ def validate(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Predict measured runs and report the errors."""
-    from autodeploy.calibration.measured_file import validate_file
+    from autodeploy.calibration.validation import validate_file
     from autodeploy.cli.output import write_report
 
     report, measured = validate_file(records, profile_overlay)

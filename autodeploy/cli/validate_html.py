@@ -6,7 +6,9 @@ import json
 from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
-from autodeploy.calibration.validation import ComparedRow, RlRow, Row, ServedRow
+from autodeploy.calibration.post_training import RlRow
+from autodeploy.calibration.record_prediction import ComparedRow
+from autodeploy.calibration.validation import Row, ServedRow
 from autodeploy.cli.validate import extent_words, statistics_table, unmeasured_table
 from autodeploy.messages import in_language, text_of
 from autodeploy.reports.figures.charts import Point, predicted_against_measured, predicted_against_measured_svg
