@@ -16,7 +16,10 @@ from autodeploy.specs.diagnostics import NO_EFFECT
 from hardware_profiles.shipped_yaml import shipped
 
 _TABLES = shipped("autodeploy.specs", "hf_architectures.yaml")
-KEYS: dict[str, tuple[str, ...]] = {name: tuple(keys) for name, keys in _TABLES["keys"].items()}
+KEYS, RECIPE_KEYS, RECIPE_KEYS_OF_EXPERTS = (
+    {name: tuple(keys) for name, keys in _TABLES[table].items()}
+    for table in ("keys", "recipe_keys", "recipe_keys_of_experts")
+)
 
 
 @dataclass(frozen=True, slots=True)

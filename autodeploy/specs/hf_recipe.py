@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import NO_EFFECT
+from autodeploy.specs.hf_architectures import RECIPE_KEYS, RECIPE_KEYS_OF_EXPERTS
 from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, TopkMethod
 from autodeploy.specs.synonyms import words_of_fields
 
@@ -15,27 +16,6 @@ if TYPE_CHECKING:
 
 NOT_CARRIED = Message("importers.not_carried_over")
 
-PLAIN: dict[str, tuple[str, ...]] = {
-    "max_position_embeddings": ("max_position_embeddings", "seq_length"),
-    "rms_norm_eps": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_eps"),
-    "initializer_range": ("initializer_range", "init_method_std", "init_std"),
-    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_percent"),
-    "rope_theta": ("rope_theta", "rotary_emb_base"),
-    "compress_rope_theta": ("compress_rope_theta",),
-    "rope_interleave": ("rope_interleave",),
-    "attention_bias": ("attention_bias", "qkv_bias", "add_qkv_bias", "bias"),
-    "mlp_bias": ("mlp_bias", "add_bias_linear"),
-    "attention_dropout": ("attention_dropout", "attn_pdrop"),
-    "hidden_dropout": ("hidden_dropout", "resid_pdrop"),
-}
-OF_EXPERTS: dict[str, tuple[str, ...]] = {
-    "norm_topk_prob": ("norm_topk_prob",),
-    "routed_scaling_factor": ("routed_scaling_factor",),
-    "router_aux_loss_coef": ("router_aux_loss_coef", "aux_loss_alpha"),
-    "seq_aux": ("seq_aux",),
-    "router_z_loss_coef": ("router_z_loss_coef",),
-    "router_jitter_noise": ("router_jitter_noise",),
-}
 CHOICES: dict[str, tuple[str, ...]] = {"scoring_func": get_args(ScoringFunction), "topk_method": get_args(TopkMethod)}
 DTYPES = {"float32": "fp32", "fp32": "fp32", "float64": "fp64", "fp64": "fp64"}
 # Keys of rope_scaling that say nothing which the others don't, or what is not asked of a launch.
@@ -44,11 +24,9 @@ _SILENT = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor",
 
 def read_recipe(reader: Reader, *, has_experts: bool) -> dict[str, Any]:
     """The `recipe` of the model: what the file says, then what the architecture's code fixes."""
-    recipe = {field: value for field, names in PLAIN.items() if (value := _first(reader, field, names)) is not None}
+    recipe = _given(reader, RECIPE_KEYS)
     recipe |= _rope(reader, recipe)
-    experts = {
-        field: value for field, names in OF_EXPERTS.items() if (value := _first(reader, field, names)) is not None
-    }
+    experts = _given(reader, RECIPE_KEYS_OF_EXPERTS)
     experts |= _router(reader)
     fixed = dict(reader.architecture.recipe)
     if has_experts:
@@ -56,7 +34,7 @@ def read_recipe(reader: Reader, *, has_experts: bool) -> dict[str, Any]:
     else:
         for field, value in experts.items():
             reader.forget(_name(field), value, NO_EFFECT)
-        fixed = {field: value for field, value in fixed.items() if field not in {*OF_EXPERTS, *CHOICES}}
+        fixed = {field: value for field, value in fixed.items() if field not in {*RECIPE_KEYS_OF_EXPERTS, *CHOICES}}
     if recipe.get("attention_bias") and reader.architecture.out_bias:
         recipe["attention_out_bias"] = True
     ratio = recipe.pop("rope_ratio", None)
@@ -66,6 +44,12 @@ def read_recipe(reader: Reader, *, has_experts: bool) -> dict[str, Any]:
         if field not in recipe:
             reader.log.default(_name(field), value, Message("importers.default_of", framework="Hugging Face"))
     return fixed | recipe
+
+
+def _given(reader: Reader, keys: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Fields that the file has, each under the first of its keys."""
+    found = {field: _first(reader, field, names) for field, names in keys.items()}
+    return {field: value for field, value in found.items() if value is not None}
 
 
 def _name(field: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autodeploy.costs.inputs.build_context import profile_of
-from autodeploy.costs.post_training.generation import Case, generation_part, generation_parts
+from autodeploy.costs.post_training.generation import Case, generation_part, generations
 from autodeploy.costs.post_training.overheads import overheads_of
 from autodeploy.costs.post_training.rl_step import rl_step
 from autodeploy.costs.post_training.samples import InfeasibleRlError, samples_of, update_context
@@ -143,7 +143,7 @@ def test_one_response_a_prompt_equals_plain_prompts() -> None:
 
 def test_many_cases_are_those_one_by_one() -> None:
     rl, cases = training(), [Case(8), Case(16, 20e9), Case(8, 0.0, 2), Case(16, 0.0, 1, True), Case(8, 75e9)]
-    together = generation_parts(MODEL, PROFILE, H100, rl, TP1, cases)
+    together = generations(MODEL, PROFILE, H100, rl, [(TP1, case) for case in cases])
     assert isinstance(together[-1], InfeasibleRlError)
     for case, found in zip(cases[:-1], together, strict=False):
         assert not isinstance(found, InfeasibleRlError)

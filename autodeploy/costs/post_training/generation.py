@@ -127,29 +127,14 @@ def generation_part(
     *,
     overheads: Overheads | None = None,
 ) -> GenerationPart:
-    """One case of `generation_parts`.
+    """One case of `generations`.
 
     Raises InfeasibleRlError if the cards are no whole number of replicas, or no response fits beside the weights.
     """
-    part = generation_parts(model, profile, cluster, rl, layout, [case], overheads=overheads)[0]
+    (part,) = generations(model, profile, cluster, rl, [(layout, case)], overheads=overheads)
     if isinstance(part, InfeasibleRlError):
         raise part
     return part
-
-
-def generation_parts(
-    model: ModelSpec,
-    profile: Profile,
-    cluster: ClusterSpec,
-    rl: RlTraining,
-    layout: GenerationLayout,
-    cases: Sequence[Case],
-    *,
-    overheads: Overheads | None = None,
-) -> list[GenerationPart | InfeasibleRlError]:
-    """Generation of a step's responses by one layout, in several cases at once, as `generations`."""
-    asked = [(layout, case) for case in cases]
-    return generations(model, profile, cluster, rl, asked, overheads=overheads)
 
 
 def generations(

@@ -60,32 +60,29 @@ def recovery_of(run: RunSpec, features: Collection[str], *, dump_s: float, resta
     """
     if "high_availability" not in features:
         return NO_RECOVERY
-    assumed, reboots = priors(), "worker_reboot" in features
-    share = run.recovered_share if run.recovered_share is not None else assumed["recovered_share"].value
-    used = [] if run.recovered_share is not None else [assumed["recovered_share"]]
-    if not reboots:
+    used: list[Prior] = []
+    share = _taken("recovered_share", run.recovered_share, used)
+    if "worker_reboot" not in features:
         return Recovery("ttp", share, dump_s + restart_s, tuple(used))
-    used += [] if run.reboot_s is not None else [assumed["reboot_s"]]
-    reboot_s = run.reboot_s if run.reboot_s is not None else assumed["reboot_s"].value
-    return Recovery("ttp+reboot", share, reboot_s, tuple(used))
+    return Recovery("ttp+reboot", share, _taken("reboot_s", run.reboot_s, used), tuple(used))
+
+
+def _taken(name: str, given: float | None, used: list[Prior]) -> float:
+    """The given number, else the prior of that name, which is `used`."""
+    if given is not None:
+        return given
+    used.append(priors()[name])
+    return used[-1].value
 
 
 def conditions(run: RunSpec, num_npus: int) -> Conditions:
     """Conditions of a run on `num_npus` cards."""
-    assumed = priors()
     used: list[Prior] = []
-
-    def taken(name: str, given: float | None) -> float:
-        if given is not None:
-            return given
-        used.append(assumed[name])
-        return assumed[name].value
-
     if run.failure_interval_h is not None:
         interval_s = HOUR_S * run.failure_interval_h
     else:
-        of_a_card_s = HOUR_S * taken("npu_failure_interval_h", run.npu_failure_interval_h)
+        of_a_card_s = HOUR_S * _taken("npu_failure_interval_h", run.npu_failure_interval_h, used)
         interval_s = float(job_failure_interval_s(of_a_card_s, num_npus))
     each = None if run.storage_gb_per_s is None else run.storage_gb_per_s / num_npus
-    storage = 1e9 * num_npus * taken("storage_gb_per_s_per_npu", each)
-    return Conditions(interval_s, storage, taken("restart_s", run.restart_s), tuple(used))
+    storage = 1e9 * num_npus * _taken("storage_gb_per_s_per_npu", each, used)
+    return Conditions(interval_s, storage, _taken("restart_s", run.restart_s, used), tuple(used))
