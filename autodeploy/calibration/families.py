@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from hardware_profiles.loader import load_profile
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,17 +22,8 @@ _SIZE = re.compile(
     r"[-_ ]?\d+(\.\d+)?(x\d+(\.\d+)?)?[bmt](?![a-z])|[-_ ]?\d+point\d+b|[-_ ]a\d+(\.\d+)?b", re.IGNORECASE
 )
 OF_SOURCES = "Ampere"  # all runs on these chips are of GPT, so a family is a source and a model's name
-# Architecture lines, as names begin; of two that begin alike the longer one comes first.
-LINES = re.compile(
-    "codeqwen15|qwen15|qwen25|qwen2|qwen3|qwen|codellama|llama2|llama31|llama32|llama3|llama|chatglm3|glm3|glm4|glm52|"
-    "baichuan2|baichuan|internlm2|internlm3|internlm|mixtral|mistral|deepseekv2|deepseekv3|deepseek2|deepseekr1|"
-    "deepseek|telechat|aquila2|aquila|gemma2|gemma|gpt3|grok1|minicpm|bloom|yi"
-)
-ALIASES = {
-    **{"chatglm3": "glm3", "llama31": "llama3", "llama32": "llama3", "deepseek2": "deepseekv2"},
-    **{"deepseekr1": "deepseekv3", "codellama": "llama2", "codeqwen15": "qwen15"},
-}
-
+LINES: dict[str, str] = shipped("autodeploy.calibration", "families.yaml")
+"""Families of models by what their names begin with."""
 AXES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "micro_batch_size", "schedule")
 WORK_AXES = ("tp", "vpp", "cp", "etp", "micro_batch_size", "schedule")
 SCALED_DOWN = {
@@ -55,10 +47,10 @@ def family_of_name(name: str, *, is_moe: bool) -> str:
     for noise in ("pretrain_", "tune_"):
         text = text.removeprefix(noise)
     text = re.sub("[-_. ]", "", _SIZE.sub("", text))
-    if (line := LINES.match(text)) is None:
+    line = next(filter(text.startswith, LINES), None)
+    if line is None:
         return text
-    moe = "moe" if is_moe and line[0].startswith("qwen") else ""
-    return ALIASES.get(line[0], line[0]) + moe
+    return LINES[line] + ("moe" if is_moe and line.startswith("qwen") else "")
 
 
 def family_digest(model: ModelSpec) -> str:

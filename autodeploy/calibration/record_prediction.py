@@ -174,15 +174,14 @@ def runnable(record: Record, profile: Profile) -> Record:
     _refuse_empty_stages(record)
     diagnoses = Diagnoses()
     update: dict[str, Any] = {}
+    training: dict[str, Any] = {}
     peaks, precision = profile.device(record.cluster.device).peak_flops, record.training.precision
     if precision not in peaks and "bf16" in peaks:
         diagnoses.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
-        update["training"] = record.training.model_copy(update={"precision": "bf16"})
-    real: dict[str, Any] = _real_router(record, diagnoses)
-    if histogram := _real_lengths(record, diagnoses):
-        real["sequence_length_histogram"] = histogram
-    if real:
-        update["training"] = update.get("training", record.training).model_copy(update=real)
+        training["precision"] = "bf16"
+    training |= _real_router(record, diagnoses) | _real_lengths(record, diagnoses)
+    if training:
+        update["training"] = record.training.model_copy(update=training)
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     strategy = record.strategy
     needed = strategy.tp * strategy.pp * strategy.cp
@@ -209,16 +208,16 @@ def _real_router(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
     return {"routing_imbalance": sustained, "routing_imbalance_peak": peak}
 
 
-def _real_lengths(record: Record, diagnoses: Diagnoses) -> dict[str, float] | None:
+def _real_lengths(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
     """Lengths of packed answers of which a record has the mean alone: real ones are unequal, and ranks wait for each
     other's longest.
     """
     histogram, longest = record.training.sequence_length_histogram, record.training.seq_length
     if not is_update_phase(record) or histogram is None or len(histogram) != 1:
-        return None
+        return {}
     (mean,) = map(int, histogram)
     if 2 * mean > longest:
-        return None
+        return {}
     lengths = lognormal_lengths(float(mean), ASSUMED_CV, float(longest))
     shares: dict[str, float] = {}
     for tokens, share in zip(lengths.tokens.tolist(), lengths.share.tolist(), strict=True):
@@ -226,7 +225,7 @@ def _real_lengths(record: Record, diagnoses: Diagnoses) -> dict[str, float] | No
         shares[name] = shares.get(name, 0.0) + share
     text = f"one length of {mean}; read as answers of unequal lengths with this mean"
     diagnoses.say("/training/sequence_length_histogram", text, widens=False)
-    return shares
+    return {"sequence_length_histogram": shares}
 
 
 def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
@@ -236,11 +235,9 @@ def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any
     as computed again.
     """
     recompute = record.strategy.recompute
-    if recompute.granularity != "selective" or recompute.per_stage is not None:
-        return {}
-    if release_of(record).settings.get("selective_recomputation") != "by_operator":
-        return {}
-    if "by_operator" in recompute.modules:
+    chosen = recompute.granularity == "selective" and recompute.per_stage is None
+    by_operator = release_of(record).settings.get("selective_recomputation") == "by_operator"
+    if not chosen or not by_operator or "by_operator" in recompute.modules:
         return {}
     if record.model.is_moe or not record.model.attention.own_keys or not record.strategy.fsdp:
         diagnoses.say("/strategy/recompute/modules", "by operator; read as norms and activations")
