@@ -125,26 +125,38 @@ class GenerationRates:
 
 
 @dataclass(frozen=True)
-class Generation:
-    """A model as one replica generates with it: `batch` counts sequences of one data-parallel rank (tp devices).
+class RankWork:
+    """Work of one rank of a replica in a pass, and its memory.
 
     layers, expert_layers : of the model [count]. products, caches : what a pass multiplies and keeps, on one rank.
-    reduced_bytes : of all-reduces, for one row of one pass [B]. reduces : of them [count]. tensor_group, expert_group :
-        ranks that cut a layer, and over which experts lie; dispatched where `exchanges`. tensor_ranks : of the first.
-    tiers : of the network. hidden_size : of a token that is dispatched [elements]. choices : experts a token goes to
-        [experts].
-    dispatch_bytes : of an element on its way to an expert; it returns in 16 bits [B].
+    reduced_bytes : of all-reduces, for one row of one pass [B]. reduces : of them [count].
     vector_bytes : of norms, activations and rotary embeddings for one token of a prompt, all layers [B].
-    weights_bytes : resident on a rank [B]. cache_space_bytes : of a rank for keys and values [B].
+    weights_bytes : resident on a rank [B].
     """
 
-    rates: GenerationRates
     layers: float
     expert_layers: float
     products: tuple[Product, ...]
     caches: tuple[Cache, ...]
     reduced_bytes: float
     reduces: float
+    vector_bytes: float
+    weights_bytes: float
+
+
+@dataclass(frozen=True)
+class Generation(RankWork):
+    """A model as one replica generates with it: `batch` counts sequences of one data-parallel rank (tp devices).
+
+    tensor_group, expert_group : ranks that cut a layer, and over which experts lie; dispatched where `exchanges`.
+        tensor_ranks : of the first.
+    tiers : of the network. hidden_size : of a token that is dispatched [elements]. choices : experts a token goes to
+        [experts].
+    dispatch_bytes : of an element on its way to an expert; it returns in 16 bits [B].
+    cache_space_bytes : of a rank for keys and values [B].
+    """
+
+    rates: GenerationRates
     tensor_group: Group
     expert_group: Group
     tiers: tuple[Tier, ...]
@@ -152,8 +164,6 @@ class Generation:
     choices: float
     exchanges: bool
     dispatch_bytes: float
-    vector_bytes: float
-    weights_bytes: float
     cache_space_bytes: float
 
     @property

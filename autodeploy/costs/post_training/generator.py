@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autodeploy.costs.inputs.machine import machine_of
-from autodeploy.costs.workload.generation import BYTE, HALF_WORD, RankWork, rank_work
+from autodeploy.costs.workload.generation import BYTE, HALF_WORD, rank_work
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.stack.frameworks import ENGINES
-from cost_models.generation import Generation, GenerationRates
+from cost_models.generation import Generation, GenerationRates, RankWork
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.topology import cluster_topology
 
@@ -91,13 +91,8 @@ def generator_of(
     space = fraction * device.usable_hbm_bytes - machine.runtime_bytes - machine.communicator_bytes - taken_bytes
     return Generator(
         model=Generation(
+            **vars(work),
             rates=_rates(machine, numbers, layout, mode, wide),
-            layers=work.layers,
-            expert_layers=work.expert_layers,
-            products=work.products,
-            caches=work.caches,
-            reduced_bytes=work.reduced_bytes,
-            reduces=work.reduces,
             tensor_group=machine.group(1, layout.tp),
             expert_group=machine.group(1, max(layout.ep, 1)),
             tiers=machine.tiers,
@@ -105,8 +100,6 @@ def generator_of(
             choices=float(model.num_experts_per_tok or 0),
             exchanges=model.is_moe and layout.ep > 1 and layout.dp > 1,
             dispatch_bytes=weight_bytes,
-            vector_bytes=work.vector_bytes,
-            weights_bytes=work.weights_bytes,
             cache_space_bytes=space - _workspace_bytes(model, work) - work.weights_bytes,
         ),
         mode=mode,

@@ -6,7 +6,6 @@ batch has as many rows as sequences, a prompt as many as tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from autodeploy.costs.workload.layers import embedding_table, head_table, layer_
 from autodeploy.costs.workload.operators import MATRIX_KINDS, OperatorFeatures, Sharding
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
-from cost_models.generation import Cache, Product
+from cost_models.generation import Cache, Product, RankWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,20 +28,6 @@ if TYPE_CHECKING:
 # Engines run fused kernels, and no layer keeps anything for a backward pass.
 FUSED = OperatorFeatures(fused_operators=True, fused_router=True, row_index=True)
 HALF_WORD, BYTE = 2.0, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RankWork:
-    """Work of one rank of a replica in a pass, and its memory, as `cost_models.generation.Generation` takes it."""
-
-    layers: float
-    expert_layers: float
-    products: tuple[Product, ...]
-    caches: tuple[Cache, ...]
-    reduced_bytes: float
-    reduces: float
-    vector_bytes: float
-    weights_bytes: float
 
 
 def sharding(tp: int, ep: int, tokens: float = 1.0, seq_length: float = 1.0) -> Sharding:
