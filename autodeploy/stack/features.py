@@ -196,7 +196,7 @@ def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
         new: tuple[Feature, ...] = (source,)
     else:
         new = _features(load_shipped_yaml(Path(source).read_text(encoding="utf-8")))
-    with known(FEATURES, *((each.name, each) for each in new), taken=GROUPS):
+    with known(FEATURES, {each.name: each for each in new}, taken=GROUPS):
         variants_of.cache_clear()
         yield new
     variants_of.cache_clear()

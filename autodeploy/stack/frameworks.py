@@ -7,6 +7,7 @@ follows from the flags that the release registers.
 from __future__ import annotations
 
 from collections.abc import Callable  # noqa: TC003 - records are read by their annotations
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,7 @@ from autodeploy.stack.records import known, read_records
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
 
 # The engines that generate, by what they do with prompts and memory.
@@ -100,9 +101,11 @@ def title_of(name: str) -> str:
     return FRAMEWORKS[name].title if name in FRAMEWORKS else name
 
 
-def registered(framework: Framework) -> AbstractContextManager[None]:
+@contextmanager
+def registered(framework: Framework) -> Iterator[Framework]:
     """Knows another framework as long as the context lasts.
 
     Raises ValueError where its name is taken.
     """
-    return known(FRAMEWORKS, (framework.name, framework))
+    with known(FRAMEWORKS, {framework.name: framework}):
+        yield framework

@@ -51,16 +51,15 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 
 
 @contextmanager
-def known(table: dict[str, Record], *new: tuple[str, Record], taken: Iterable[str] = ()) -> Iterator[None]:
-    """The table with more entries while the context lasts; raises ValueError where a name is `taken`, or in it."""
-    names = [name for name, _ in new]
-    if twice := [name for name in names if name in {*table, *taken}]:
+def known(table: dict[str, Record], new: Mapping[str, Record], taken: Iterable[str] = ()) -> Iterator[None]:
+    """The table with new entries while the context lasts; raises ValueError where a name is `taken`, or in it."""
+    if twice := [name for name in new if name in {*table, *taken}]:
         raise ValueError(f"{', '.join(twice)}: known already")
     table.update(new)
     try:
         yield
     finally:
-        for name in names:
+        for name in new:
             del table[name]
 
 

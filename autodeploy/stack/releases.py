@@ -5,6 +5,7 @@ A framework, the vendor of the chip and `search.target_release` give one release
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, cached_property
@@ -18,8 +19,7 @@ from autodeploy.stack.records import Said, known, read_records
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Mapping
 
 _PATH = "/search/target_release"
 
@@ -137,9 +137,11 @@ def releases() -> tuple[Release, ...]:
     return (*_shipped(), *_ADDED.values())
 
 
-def registered(release: Release) -> AbstractContextManager[None]:
+@contextmanager
+def registered(release: Release) -> Iterator[Release]:
     """Knows another release as long as the context lasts; raises ValueError where one is registered by that name."""
-    return known(_ADDED, (release.name, release))
+    with known(_ADDED, {release.name: release}):
+        yield release
 
 
 def release_named(name: str) -> Release:

@@ -48,4 +48,4 @@ def launched(name: str, *variants: Variant) -> AbstractContextManager[None]:
 
     Raises ValueError where that is known already.
     """
-    return known(_LAUNCHES, (name, variants), taken=FEATURES)
+    return known(_LAUNCHES, {name: variants}, taken=[name] if variants_of(name) else ())
