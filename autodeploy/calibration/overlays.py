@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.fit import ELSEWHERE, UNFITTED, link_parameters, measured_elsewhere, portable_parameters
-from autodeploy.stack.host import HOST_VALUES
+from autodeploy.stack.host import HOST_UNITS
 from autodeploy.stack.software import Run, resolved
 from hardware_profiles.covariance import Covariance, FittedFactor
 from hardware_profiles.efficiencies import limited
@@ -83,7 +83,7 @@ def software_overlay(document: Mapping[str, Any], stack: Stack) -> tuple[dict[st
         found = hardware.get(section, {}).pop(number, None)
         if found is not None:
             source = f"{found['source']}: {found['note']}" if "note" in found else found["source"]
-            host[fact] = {"value": found["value"], "unit": HOST_VALUES[fact][0], "kind": "record", "source": source}
+            host[fact] = {"value": found["value"], "unit": HOST_UNITS[fact], "kind": "record", "source": source}
     name = f"{stack.name}-calibrated"
     software = {"name": name, "title": f"{stack.title}, calibrated", "inherits": stack.name, "host": host}
     return {section: rows for section, rows in hardware.items() if rows != {}}, software

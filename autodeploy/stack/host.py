@@ -85,11 +85,12 @@ class HostSoftware:
 _FIELDS: Final = {each.metadata["fact"]: each for each in fields(HostSoftware) if each.metadata}
 HOST_VALUES: Final[Mapping[str, tuple[str, ...]]] = {n: each.metadata["values"] for n, each in _FIELDS.items()}
 """Facts of the section, with the values that each has; of numbers, their unit."""
+HOST_UNITS: Final = {name: values[0] for name, values in HOST_VALUES.items() if len(values) == 1}
 
 
 def host_value_is_valid(name: str, value: object) -> bool:
     """Whether a fact of the section has a value that its name can have."""
-    if len(HOST_VALUES[name]) > 1:
+    if name not in HOST_UNITS:
         return value in HOST_VALUES[name]
     try:
         return float(str(value)) >= (1.0 if name == "optimizer_threads" else 0.0)
