@@ -9,6 +9,7 @@ import shutil
 import sys
 import threading
 from collections import Counter
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,7 @@ def neighbours(cut: Cut) -> None:
 
 
 def greedy(cut: Cut) -> None:
-    cut.set(LIMIT_MS=60_000.0, PAUSE_S=0.05)
+    cut.set(LIMIT_MS=60_000.0, PAUSE_S=0.05, running_service=partial(cut.module.running_service, forked=True))
     cut.arguments("--seconds", "0.5", "--on", "sqlite")
     cut.main()
 

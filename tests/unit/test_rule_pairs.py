@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autodeploy.analysis.launch_checks.flag_rules import flag_rules
-from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.launch import Launch, launch_of
 from autodeploy.analysis.launch_checks.legality import UNREGISTERED, WRONG_VALUE, judge_script
 from autodeploy.formats.common.launch_script import read_launch_script
 from autodeploy.formats.megatron.script import import_launch_script
@@ -47,6 +47,12 @@ def script(pair: dict[str, Any], *changes: str) -> str:
 
 
 @cache
+def launched(text: str, cluster: str) -> Launch:
+    """A launch on a cluster, whatever the release."""
+    return launch_of(import_launch_script(text), cluster)
+
+
+@cache
 def judged(text: str, ranks: int, release: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Rules over strategies and rules over flags that a launch breaks, and the memory choices that it could have.
 
@@ -58,7 +64,7 @@ def judged(text: str, ranks: int, release: str) -> tuple[frozenset[str], frozens
     chips = load_profile(cluster)
     by_flags = judge_script(read_launch_script(text), named.framework, chips, ranks, CheckLimits(), release)
     try:
-        launch = launch_of(import_launch_script(text), cluster)
+        launch = launched(text, cluster)
         search = launch.spec.search.model_copy(update={"target": named.framework, "target_release": release})
         found = planner.launch_rules(launch.spec.model_copy(update={"search": search}))
     except (SpecError, UnsupportedError):

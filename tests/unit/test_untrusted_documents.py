@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIXES = {"toml": ".toml", "yaml": ".yaml", "json": ".json", "shell": ".sh", "hydra": ".sh"}
-STRIDE = 41
-GENERATED = 60
+STRIDE = 67
+GENERATED = 40
 
 
 def held(found: document_fuzz.Findings) -> None:
