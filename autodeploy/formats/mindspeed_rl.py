@@ -18,6 +18,7 @@ from autodeploy.formats.common.import_result import (
     search_of_marks,
     take_marks,
 )
+from autodeploy.formats.common.key_table import Key, KeyTable
 from autodeploy.formats.common.launch_script import DPO, refused
 from autodeploy.formats.common.value_readers import FlagReader, KeyReader
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.formats.common.flag_effects import FlagEffect
+    from autodeploy.formats.common.key_table import Values
     from autodeploy.formats.megatron.arguments import Value
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -61,19 +63,44 @@ TARGET = "mindspeed-rl"
 SECTIONS = ("rl_config", "generate_config")
 MEGATRON, ACTOR = "megatron_training", "actor_config"
 STAGES = {"ray_grpo": "grpo", "ray_dapo": "dapo", "ray_ppo": "ppo"}
-# Defaults of the configuration classes (rl_config.py, generate_config.py).
-DEFAULTS = {
-    "rl_config.n_samples_per_prompt": 1,
-    "rl_config.mini_batch_size": 1,
-    "rl_config.max_prompt_length": 512,
-    "rl_config.partial_rollout_max_split": 1,
-    "rl_config.max_packing_token_size": 4096,
-    "generate_config.infer_tensor_parallel_size": 8,
-    "generate_config.infer_expert_parallel_size": 1,
-    "generate_config.max_num_seqs": 1,
-    "generate_config.sampling_config.max_tokens": 128,
+PACKED, COUNTED, UNPADDED, PACK_TOKENS = (
+    f"rl_config.{name}"
+    for name in ("use_dynamic_bsz", "log_max_throughput", "use_remove_padding", "max_packing_token_size")
+)
+SPREAD, MEMORY, EAGER = (
+    f"generate_config.{name}" for name in ("enable_expert_parallel", "gpu_memory_utilization", "enforce_eager")
+)
+OFFLOADS = {
+    "optimizer": "generate_config.offload_train_optimizer",
+    "gradients": "generate_config.offload_train_grad",
+    "parameters": "generate_config.offload_train_param",
 }
-DEFAULT_MEMORY_FRACTION = 0.5
+# Keys of the configuration classes with their defaults (rl_config.py, generate_config.py).
+TABLE = KeyTable(
+    "MindSpeed-RL",
+    {
+        "rl_config.n_samples_per_prompt": 1,
+        "rl_config.mini_batch_size": 1,
+        "rl_config.max_prompt_length": 512,
+        "rl_config.partial_rollout_max_split": 1,
+        "generate_config.infer_tensor_parallel_size": 8,
+        "generate_config.infer_expert_parallel_size": 1,
+        "generate_config.max_num_seqs": 1,
+        "generate_config.sampling_config.max_tokens": 128,
+    },
+    (
+        Key("rl_config.actor_resource.num_npus", "cluster.num_npus", int),
+        Key("rl_config.n_samples_per_prompt", "training.rl.responses_per_prompt", int),
+        Key("rl_config.mini_batch_size", "training.rl.updates_per_step", int),
+        Key("rl_config.max_prompt_length", "training.rl.prompt_length.max", int),
+        Key("rl_config.partial_rollout_max_split", "strategy.rl.partial_rollout", int),
+        Key("generate_config.infer_tensor_parallel_size", "strategy.rl.generation.tp", int),
+        Key("generate_config.infer_expert_parallel_size", "strategy.rl.generation.dp", int),
+        Key("generate_config.max_num_seqs", "strategy.rl.generation.max_num_seqs", int),
+        Key("generate_config.sampling_config.max_tokens", "training.rl.response_length.max", int),
+    ),
+)
+DEFAULT_PACK_TOKENS, DEFAULT_MEMORY_FRACTION = 4096, 0.5
 REASONS = {
     "rl_config": Message("importers.no_field_of_spec"),
     "generate_config": Message("importers.no_field_of_spec"),
@@ -117,14 +144,15 @@ def import_mindspeed_rl(
             raise SpecError(Message("field_fault.is_no_mapping", value=repr(content)[:40]), path=f"/{section}")
     keys = {**sections[MEGATRON], **sections[ACTOR]}
     stage = keys.get("stage")
-    if stage not in STAGES:
+    if not isinstance(stage, str) or stage not in STAGES:
         raise refused(
             DPO if "dpo" in str(stage) else "fine-tuning", f"stage {str(stage)[:40]}", path=f"/{MEGATRON}/stage"
         )
     if keys.get("lora_target_modules") or keys.get("lora_r"):
         raise refused("LoRA", "lora_r", path=f"/{ACTOR}/lora_r")
     reader = KeyReader({section: document[section] for section in document if section not in (MEGATRON, ACTOR)})
-    ranks = reader.number("/cluster/num_npus", "rl_config.actor_resource.num_npus", least=1)
+    values = TABLE.of(reader)
+    ranks = values["cluster.num_npus"]
     shape, preset = _shape(keys, base_dir, name, reader)
     flags = FlagReader(script_of("train_rl.py", _hashable({**shape, **keys}), lines_of_keys(text), ranks))
     strategy, layers = read_strategy(flags)
@@ -133,8 +161,8 @@ def import_mindspeed_rl(
     prompts = flags.number("--global-batch-size", "/training/rl/prompts_per_step")
     if prompts is None or prompts < 1:
         raise SpecError(Message("common.is_required", name="global_batch_size"), path=f"/{MEGATRON}/global_batch_size")
-    rl = _rl(reader, STAGES[stage], prompts)
-    strategy["rl"] = _layout(reader, is_moe=bool(model.get("n_routed_experts")))
+    rl = _rl(reader, values, STAGES[stage], prompts)
+    strategy["rl"] = _layout(reader, values, is_moe=bool(model.get("n_routed_experts")))
     flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), Message("importers.no_field_of_spec"))
     flags.ignore(OF_PACKS, Message("importers.predicted_as", what="sequence_length_histogram"))
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
@@ -183,21 +211,11 @@ def _hashable(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in keys.items() if isinstance(value, str | int | float | bool | list)}
 
 
-def _whole(reader: KeyReader, field: str, path: str, least: int = 1) -> int:
-    number = reader.number(field, path, least=least)
-    if number is None:
-        number = DEFAULTS[path]
-        reader.log.default(field, number, Message("importers.default_of", framework="MindSpeed-RL"))
-    return number
-
-
-def _rl(reader: KeyReader, algorithm: str, prompts: int) -> dict[str, Any]:
+def _rl(reader: KeyReader, values: Values, algorithm: str, prompts: int) -> dict[str, Any]:
     place = "/training/rl"
-    responses = _whole(reader, f"{place}/responses_per_prompt", "rl_config.n_samples_per_prompt")
-    mini_batch = _whole(reader, f"{place}/updates_per_step", "rl_config.mini_batch_size")
-    tokens = _whole(reader, f"{place}/response_length/max", "generate_config.sampling_config.max_tokens")
-    prompt = _whole(reader, f"{place}/prompt_length/max", "rl_config.max_prompt_length")
-    logged = reader.take(f"{place}/token_count", "rl_config.log_max_throughput")
+    fields = ("responses_per_prompt", "updates_per_step", "response_length.max", "prompt_length.max")
+    responses, mini_batch, tokens, prompt = (values[f"training.rl.{field}"] for field in fields)
+    logged = reader.take(f"{place}/token_count", COUNTED)
     return {
         "algorithm": algorithm,
         "prompts_per_step": prompts,
@@ -211,42 +229,35 @@ def _rl(reader: KeyReader, algorithm: str, prompts: int) -> dict[str, Any]:
     }
 
 
-def _layout(reader: KeyReader, *, is_moe: bool) -> dict[str, Any]:
+def _layout(reader: KeyReader, values: Values, *, is_moe: bool) -> dict[str, Any]:
     place = "/strategy/rl"
-    tp = _whole(reader, f"{place}/generation/tp", "generate_config.infer_tensor_parallel_size")
-    dp = _whole(reader, f"{place}/generation/dp", "generate_config.infer_expert_parallel_size")
-    spread = reader.switch(f"{place}/generation/ep", "generate_config.enable_expert_parallel") and is_moe
-    eager = reader.take(f"{place}/generation/mode", "generate_config.enforce_eager")
+    tp, dp = (values[f"strategy.rl.generation.{axis}"] for axis in ("tp", "dp"))
+    spread = reader.switch(f"{place}/generation/ep", SPREAD) and is_moe
+    eager = reader.take(f"{place}/generation/mode", EAGER)
     graph = reader.switch(f"{place}/generation/mode", "generate_config.torchair_graph")
-    memory = reader.take(f"{place}/generation/memory_fraction", "generate_config.gpu_memory_utilization")
-    offload = {
-        "optimizer": reader.switch(f"{place}/offload", "generate_config.offload_train_optimizer"),
-        "gradients": reader.switch(f"{place}/offload", "generate_config.offload_train_grad"),
-        "parameters": reader.switch(f"{place}/offload", "generate_config.offload_train_param"),
-    }
-    split = _whole(reader, f"{place}/partial_rollout", "rl_config.partial_rollout_max_split")
+    memory = reader.take(f"{place}/generation/memory_fraction", MEMORY)
+    offload = [name for name, path in OFFLOADS.items() if reader.switch(f"{place}/offload", path)]
+    split = values["strategy.rl.partial_rollout"]
     return {
         "placement": "colocated",
         "generation": {
             **{"tp": tp, "dp": dp if spread else 1, "ep": tp * dp if spread else 1, "engine": "vllm-ascend"},
             "mode": "eager" if eager is not False and not graph else "graph",
             "memory_fraction": DEFAULT_MEMORY_FRACTION if memory is None else memory,
-            "max_num_seqs": _whole(reader, f"{place}/generation/max_num_seqs", "generate_config.max_num_seqs"),
+            "max_num_seqs": values["strategy.rl.generation.max_num_seqs"],
         },
         "partial_rollout": split > 1,
-        "offload": [name for name, leaves in offload.items() if leaves],
+        "offload": offload,
         "pack_tokens": _pack_tokens(reader),
     }
 
 
 def _pack_tokens(reader: KeyReader) -> int | None:
     field = "/strategy/rl/pack_tokens"
-    reader.raw("rl_config.use_remove_padding")
-    if not reader.switch(field, "rl_config.use_dynamic_bsz"):
+    reader.raw(UNPADDED)
+    if not reader.switch(field, PACKED):
         return None
-    names = ("update_max_packing_token_size", "max_packing_token_size")
-    tokens = reader.number(field, *(f"rl_config.{name}" for name in names), least=1)
-    return tokens or DEFAULTS["rl_config.max_packing_token_size"]
+    return reader.number(field, "rl_config.update_max_packing_token_size", PACK_TOKENS, least=1) or DEFAULT_PACK_TOKENS
 
 
 def _effect(path: str) -> FlagEffect | None:
@@ -376,14 +387,29 @@ def _refuse(launch: RlLaunch) -> None:
 
 
 def configuration(launch: RlLaunch) -> dict[str, Any]:
-    """The keys, in the order of MindSpeed-RL's own examples."""
+    """The keys, in the order of MindSpeed-RL's own examples: sections, then what is of a plan."""
     common, actor = _megatron(launch)
-    return {
-        "megatron_training": common,
-        "actor_config": actor,
-        "rl_config": _rl_config(launch),
-        "generate_config": _generate_config(launch),
+    facts, generation = launch.facts, launch.layout.generation
+    waiting = -(-facts.prompts * facts.responses // (facts.generation_ranks // facts.generation_tp))
+    logic = {
+        "cluster.num_npus": facts.training_ranks,
+        "training.rl.updates_per_step": facts.mini_batch_prompts,
+        "training.rl.prompt_length.max": facts.prompt_tokens,
+        "training.rl.response_length.max": facts.response_tokens,
+        "strategy.rl.partial_rollout": SPLITS if facts.partial_rollout else None,
+        "strategy.rl.generation.dp": facts.generation_dp if _is_spread(launch) else 1,
+        # Its own default is 1: where the plan leaves it open, all of a rank's responses run at once.
+        "strategy.rl.generation.max_num_seqs": generation.max_num_seqs or waiting,
+        **_rl_config(launch),
+        **_generate_config(launch),
     }
+    own = TABLE.written(launch.launch.spec, launch.launch.plan.strategy, logic)
+    return {"megatron_training": common, "actor_config": actor, **own}
+
+
+def _is_spread(launch: RlLaunch) -> bool:
+    """Whether experts lie over the replicas of an engine."""
+    return launch.has_experts and launch.facts.generation_ep > 1
 
 
 def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -426,28 +452,18 @@ def _as_prompts(launch: RlLaunch) -> Spec:
 def _rl_config(launch: RlLaunch) -> dict[str, Any]:
     facts, rl = launch.facts, launch.rl
     config: dict[str, Any] = {
-        "use_integrated_worker": True,
-        "blocking": True,
-        "actor_resource": {"num_npus": facts.training_ranks},
-        "n_samples_per_prompt": facts.responses,
-        "max_prompt_length": facts.prompt_tokens,
-        "mini_batch_size": facts.mini_batch_prompts,
-        "adv_estimator": "group_norm",
-        "kl_ctrl_type": "fixed",
-        "init_kl_coef": KL if rl.reference_model else 0.0,
-        "rule_reward": True,
-        "log_max_throughput": rl.token_count == "max",
+        **{"use_integrated_worker": True, "blocking": True, "adv_estimator": "group_norm", "kl_ctrl_type": "fixed"},
+        **{"init_kl_coef": KL if rl.reference_model else 0.0, "rule_reward": True},
     }
     if facts.packed:
-        config |= {"use_remove_padding": True, "use_dynamic_bsz": True}
-        names = ("max", "ref_max", "actor_max", "update_max")
+        names = ("ref_max", "actor_max", "update_max")
         config |= {f"{name}_packing_token_size": facts.pack_tokens for name in names}
     else:
         config |= dict.fromkeys(
             ("actor_forward_micro_batch_size", "ref_forward_micro_batch_size"), facts.micro_batch_size
         )
     if facts.partial_rollout:
-        config |= {"partial_rollout_max_split": SPLITS, "guarantee_order": False}
+        config["guarantee_order"] = False
     if rl.algorithm == "dapo":
         config |= {
             "token_level_loss": True,
@@ -465,41 +481,33 @@ def _rl_config(launch: RlLaunch) -> dict[str, Any]:
             )
     elif not rl.reference_model:
         launch.arguments.note(Message("exporters.reference_always_computed"))
-    return config
+    packed = {UNPADDED: True, PACKED: True, PACK_TOKENS: facts.pack_tokens} if facts.packed else {}
+    return {f"rl_config.{name}": value for name, value in config.items()} | packed | {COUNTED: rl.token_count == "max"}
 
 
 def _generate_config(launch: RlLaunch) -> dict[str, Any]:
     facts, generation, offload = launch.facts, launch.layout.generation, launch.layout.offload
-    spread = launch.has_experts and facts.generation_ep > 1
-    waiting = -(-facts.prompts * facts.responses // (facts.generation_ranks // facts.generation_tp))
     config: dict[str, Any] = {
-        "offload_train_optimizer": "optimizer" in offload,
-        "offload_train_grad": "gradients" in offload,
-        "offload_train_param": "parameters" in offload,
-        "infer_tensor_parallel_size": facts.generation_tp,
         "infer_pipeline_parallel_size": 1,
-        "infer_expert_parallel_size": facts.generation_dp if spread else 1,
-        "enable_expert_parallel": spread,
-        # Its own default is 1: where the plan leaves it open, all of a rank's responses run at once.
-        "max_num_seqs": generation.max_num_seqs or waiting,
         "max_model_len": facts.longest_tokens,
         "max_num_batched_tokens": max(DEFAULT_BATCHED_TOKENS, facts.longest_tokens),
         "dtype": "bfloat16",
     }
-    if generation.memory_fraction is not None:
-        config["gpu_memory_utilization"] = generation.memory_fraction
-    if generation.mode is not None:
-        config["enforce_eager"] = generation.mode == "eager"
-    config["sampling_config"] = {"logprobs": 1, "max_tokens": facts.response_tokens, "top_p": 1.0, "top_k": -1}
-    config["sampling_config"] |= {"min_p": 0.0, "temperature": 1.0, "detokenize": False}
-    return config
+    sampling = {"logprobs": 1, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "temperature": 1.0, "detokenize": False}
+    config |= {f"sampling_config.{name}": value for name, value in sampling.items()}
+    return {
+        **{path: name in offload for name, path in OFFLOADS.items()},
+        SPREAD: _is_spread(launch),
+        MEMORY: generation.memory_fraction,
+        EAGER: None if generation.mode is None else generation.mode == "eager",
+        **{f"generate_config.{name}": value for name, value in config.items()},
+    }
 
 
 def _start(launch: RlLaunch, plan: Plan) -> list[str]:
     """Start of the launch, and the environment that belongs to it."""
     facts, name = launch.facts, f"mindspeed_rl_{plan.plan_id}"
-    spread = launch.has_experts and facts.generation_ep > 1
-    engines = facts.generation_dp if spread else 1
+    engines = facts.generation_dp if _is_spread(launch) else 1
     program = f"cli/train_{launch.rl.algorithm}.py"
     given = "megatron_training.tokenizer_name_or_path=DIR megatron_training.data_path=PREFIX actor_config.load=DIR"
     asked = "actor_config.save=DIR megatron_training.train_iters=N actor_config.lr=1e-6"

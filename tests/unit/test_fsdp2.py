@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.analysis.launch_requests import refuse_illegal
-from autodeploy.formats.fsdp2.writer import TARGET
+from autodeploy.formats.fsdp2.keys import TARGET
 from autodeploy.formats.registry import export, formats_of
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.search.planner import estimate, launch_rules, plan, prepare

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.formats.fsdp2.reader import import_fsdp2
 from autodeploy.formats.import_document import import_document, import_file
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError, UnsupportedError
@@ -172,3 +173,13 @@ def test_our_own_file_is_read_back_as_the_plan(model: str, npus: int) -> None:
     again: Any = estimate(found.spec())
     assert again.step_time_s == pytest.approx(best.step_time_s, rel=1e-6)
     assert again.peak_memory_gib == pytest.approx(best.peak_memory_gib, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [("model", "model_id"), ("parallel", "cp_type"), ("parallel", "param_dtype")]
+)
+def test_a_list_in_place_of_a_word_is_a_fault_of_the_file(section: str, key: str) -> None:
+    document: dict[str, Any] = {"model": {"model_id": "qwen3"}, "parallel": {"fsdp_size": 8, "cp_size": 2}}
+    document[section][key] = ["a"]
+    with pytest.raises(SpecError):
+        import_fsdp2(document)

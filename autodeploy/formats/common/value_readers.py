@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from autodeploy.formats.common.flag_effects import FlagEffect
+    from autodeploy.formats.common.key_table import Key
     from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript
 
 
@@ -242,6 +243,13 @@ class KeyReader:
     def switch(self, field: str, *paths: str) -> bool:
         """A truth value; absent is false."""
         return self.take(field, *paths) is True
+
+    def value(self, key: Key) -> Any:
+        """The value of a row of a table."""
+        if key.kind is int:
+            return self.number(key.pointer, key.path, least=1)
+        given = self.take(key.pointer, key.path)
+        return given is True if key.kind is bool and given is not None else given
 
     def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the document at the path."""

@@ -14,18 +14,17 @@ from autodeploy.formats.common.import_result import (
     UNNAMED,
     ImportResult,
     marked_preset,
-    plan_id_of,
-    release_of_marks,
-    search_of_marks,
     take_marks,
 )
+from autodeploy.formats.common.key_table import EVENLY_ROUTED, import_result
 from autodeploy.formats.common.launch_script import LAUNCHER_OPTIONS
-from autodeploy.formats.common.value_readers import KeyReader
+from autodeploy.formats.common.value_readers import KeyReader, pointer_of
+from autodeploy.formats.fsdp2 import keys
 from autodeploy.formats.megatron.post_training_launch import model_of, preset_named
 from autodeploy.formats.shell.follow import follow
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.specs.diagnostics import NO_EFFECT, not_modelled
+from autodeploy.specs.diagnostics import not_modelled
 from autodeploy.specs.text_files import load_yaml, read_text
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import release_of
@@ -34,6 +33,7 @@ from autodeploy.stack.software import unnamed_features
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autodeploy.formats.common.key_table import Values
     from autodeploy.formats.shell.values import Value
 
 
@@ -66,7 +66,7 @@ def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, b
     Raises UnsupportedError for a class of the backend that is not modelled; SpecError where nothing names a model that
     is known.
     """
-    kind = reader.take("/model", "model.model_id")
+    kind = str(reader.take("/model", keys.MODEL_ID) or "")
     if kind in UNMODELLED_MODEL_KEYS:
         raise UnsupportedError(not_modelled(kind, UNMODELLED_MODEL_KEYS[kind]), path="/model/model_id")
     path = str(reader.raw(PATH) or "").rstrip("/")
@@ -92,99 +92,60 @@ def _series(name: str) -> str:
     return next((preset for short, preset in SERIES.items() if joined.startswith(short)), joined)
 
 
-# The strategy of a launch of MindSpeed-LLM's FSDP2 backend.
-OPTIMIZERS: Final = ("adamw", "fused_adamw")
-CP_ALGORITHMS: Final = {"ulysses": "ulysses", "ring": "ring", "kvallgather": "ring"}
-TARGET: Final = "mindspeed-llm-fsdp2"
-BATCH: Final = 8  # per_device_train_batch_size, where the file has none
 _LAYERS: Final = re.compile(r"model\.layers\.(?:\{\*\}|\{(\d+)-(\d+)\})")
 
 
-def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
-    """The `strategy` of a spec. ranks : of the launch, where they are known."""
-    moe = "n_routed_experts" in model
-    batch = reader.number("/strategy/micro_batch_size", "training.per_device_train_batch_size", least=1)
-    if batch is None:
-        reader.log.default(
-            "/strategy/micro_batch_size", BATCH, Message("importers.default_of", framework="MindSpeed-LLM FSDP2")
-        )
-    strategy: dict[str, Any] = {
-        "tp": reader.number("/strategy/tp", "parallel.tp_size", least=1) or 1,
-        "cp": reader.number("/strategy/cp", "parallel.cp_size", least=1) or 1,
-        "micro_batch_size": batch or BATCH,
-        "fsdp": True,
-        "distributed_optimizer": True,
-    }
+def read_strategy(reader: KeyReader, values: Values, model: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+    """The `strategy` of a spec. values : of the table. ranks : of the launch, where they are known."""
+    moe, own = "n_routed_experts" in model, reader.raw(keys.MODEL_ID) is not None
+    strategy: dict[str, Any] = {"micro_batch_size": values["strategy.micro_batch_size"], "tp": 1, "cp": 1}
+    strategy |= values.section("strategy")
+    strategy |= {"fsdp": True, "distributed_optimizer": True}
     if strategy["cp"] > 1:
-        strategy["cp_algo"] = _context(reader)
-    strategy |= _experts(reader, ranks) if moe else {}
-    features = {*unnamed_features(TARGET, None), *_switches(reader, moe=moe, ep=int(strategy.get("ep", 1)))}
+        strategy.setdefault("cp_algo", "ulysses")
+    strategy |= _experts(reader, strategy.get("ep", 1), ranks) if moe else {}
+    features = {
+        *unnamed_features(keys.TARGET, None),
+        *_switches(reader, values, strategy, moe=moe, own=own),
+    }
     strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]))
     return strategy | {"features": sorted(features)}
 
 
-def _context(reader: KeyReader) -> str:
-    given = reader.take("/strategy/cp_algo", "parallel.cp_type") or "ulysses"
-    if given not in CP_ALGORITHMS:
-        reader.fail(
-            "parallel.cp_type",
-            Message("field_fault.is_invalid", value=repr(str(given)[:40])),
-            ", ".join(CP_ALGORITHMS),
-        )
-    if CP_ALGORITHMS[given] != given:
-        reader.log.unmodelled("/parallel/cp_type", given, Message("importers.predicted_as", what="ring"))
-    return CP_ALGORITHMS[given]
-
-
-def _experts(reader: KeyReader, ranks: int | None) -> dict[str, Any]:
+def _experts(reader: KeyReader, ep: int, ranks: int | None) -> dict[str, Any]:
     """Whole experts over ep ranks, sharded over the others: ep x ep_fsdp are all ranks."""
-    ep = reader.number("/strategy/ep", "parallel.ep_size", least=1) or 1
-    shards = reader.number("/strategy/ep", "parallel.ep_fsdp_size", least=1) or 1
+    shards = reader.number("/strategy/ep", keys.EXPERT_RANKS, least=1) or 1
     if ep > 1 and ranks is not None and ep * shards != ranks:
         reason = Message("importers.predicted_as", what=ranks // ep)
         reader.log.contradict("/parallel/ep_fsdp_size", "/strategy/ep", shards, reason)
-    dispatcher = reader.take("/strategy/moe_dispatcher", "parallel.ep_dispatcher") or "eager"
-    if dispatcher == "mc2":
+    if (dispatcher := reader.take("/strategy/moe_dispatcher", keys.DISPATCHER)) == "mc2":
         reason = Message("importers.predicted_as", what="All-to-All")
         reader.log.unmodelled("/parallel/ep_dispatcher", dispatcher, reason)
     return {"ep": ep, "etp": 1, "moe_dispatcher": "alltoall"}
 
 
-def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
+def _switches(reader: KeyReader, values: Values, strategy: Mapping[str, Any], *, moe: bool, own: bool) -> set[str]:
     """Features and facts of the run; the backend's own models alone have its fused operators."""
-    own = reader.raw("model.model_id") is not None
-    switches = (
-        {"keep_gathered"} if reader.take("/strategy/features", "parallel.reshard_after_forward") is False else set()
-    )
-    if reader.take("/strategy/features", "parallel.reduce_dtype") in ("bf16", "fp16"):
-        switches.add("bf16_gradients")
-    norm = reader.switch("/strategy/features", "optimization.use_fused_rmsnorm")
-    rotary = reader.switch("/strategy/features", "optimization.use_fused_rotary_pos_emb")
-    grouped = reader.switch("/strategy/features", "optimization.moe_grouped_gemm")
-    reader.switch("/strategy/features", "optimization.use_flash_attn")
-    switches |= {"fused_rmsnorm"} if own and norm else set()
-    chunk = reader.number("/strategy/features", "optimization.chunk_loss_size", least=0)
-    if chunk and reader.raw("training.stage") == "pt":
+    switches = values.features() - (set() if own else {"fused_rmsnorm"}) - (set() if own and moe else {"grouped_gemm"})
+    reader.switch("/strategy/features", keys.ATTENTION)
+    chunk = reader.number("/strategy/features", keys.CHUNK, least=0)
+    if chunk and reader.raw(keys.STAGE) == "pt":
         switches.add("chunked_loss")
-        if chunk != int(FEATURES["chunked_loss"].values["chunk_tokens"]):
-            planned = int(FEATURES["chunked_loss"].values["chunk_tokens"])
-            reader.log.unmodelled(
-                "/optimization/chunk_loss_size",
-                chunk,
-                Message("importers.predicted_as", what=planned),
-            )
-    switches |= set() if own and rotary else {"unfused_rotary"}
-    if moe and own and grouped:
-        switches |= {"grouped_gemm", "fused_swiglu"}
-        fused = reader.raw("parallel.ep_dispatcher") == "fused" or ep == 1
-        switches |= {"fused_operators"} if fused else set()
+        planned = int(FEATURES["chunked_loss"].values["chunk_tokens"])
+        if chunk != planned:
+            reader.log.unmodelled(pointer_of(keys.CHUNK), chunk, Message("importers.predicted_as", what=planned))
+    if not own or values["features.unfused_rotary"] is not False:
+        switches.add("unfused_rotary")
+    if "grouped_gemm" in switches:
+        fused = reader.raw(keys.DISPATCHER) == "fused" or strategy["ep"] == 1
+        switches |= {"fused_swiglu"} | ({"fused_operators"} if fused else set())
     return switches
 
 
 def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
     """Whole layers by pattern: all of them, or as many as ranges name."""
-    patterns = reader.take("/strategy/recompute", "parallel.recompute_modules")
-    if not reader.switch("/strategy/recompute", "parallel.recompute"):
+    patterns = reader.take("/strategy/recompute", keys.RECOMPUTED)
+    if not reader.switch("/strategy/recompute", keys.RECOMPUTE):
         return {"granularity": "none"}
     count = 0
     for pattern in patterns if isinstance(patterns, list) else ["model.layers.{*}"]:
@@ -200,25 +161,17 @@ def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
     return {"granularity": "full"} | ({"num_layers": min(count, layers)} if count < layers else {})
 
 
+OPTIMIZERS: Final = ("adamw", "fused_adamw")
 KIND: Final = "mindspeed-llm-fsdp2-yaml"
 SECTIONS: Final = ("model", "data", "parallel", "training", "optimization")
 ENVIRONMENT: Final = "examples/fsdp2/env_config.sh"  # CPU_AFFINITY_CONF=1 among others
 SIGNS: Final = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_modules"})
 # What changes time or memory and is predicted as its default; the values that change nothing.
 UNMODELLED: Final[dict[str, Any]] = {
-    "parallel.num_to_forward_prefetch": 1,
-    "parallel.num_to_backward_prefetch": 1,
-    "parallel.enable_chunk_batch": False,
-    "parallel.fsdp_implementation": "native",
-    "data.packing": False,
-    "data.neat_packing": False,
+    **keys.PREDICTED,
+    **dict.fromkeys(("parallel.enable_chunk_batch", *keys.PACKED), False),
     "data.reset_attention_mask": False,
 }
-# Samples of tuning stand alone unless packed, and a batch is as long as its longest (data/data_factory.py: lf).
-PACKED: Final = ("data.packing", "data.neat_packing")
-# Of the argument classes.
-ACCUMULATED: Final = "training.gradient_accumulation_steps"
-DEFAULTS: Final = {"cutoff_len": 2048, "batch": 8, "accumulation": 1}
 
 
 def is_fsdp2(document: Mapping[str, Any]) -> bool:
@@ -250,7 +203,7 @@ def import_fsdp2(
     for path in ("data.dataset", "data.eval_dataset"):
         reader.whole(path)
     model = read_model(reader, text, name, otherwise, base_dir)
-    sharded = reader.number("/cluster/num_npus", "parallel.fsdp_size", least=1)
+    sharded = reader.number("/cluster/num_npus", keys.RANKS, least=1)
     if ranks is not None and sharded is not None and sharded != ranks:
         reader.log.contradict(
             "/parallel/fsdp_size",
@@ -259,78 +212,62 @@ def import_fsdp2(
             Message("importers.says", source="nnodes x nproc_per_node", value=ranks),
         )
     ranks = ranks if ranks is not None else sharded
-    strategy = read_strategy(reader, model, ranks)
+    values = keys.TABLE.of(reader, moe="n_routed_experts" in model, cp=1)
+    strategy = read_strategy(reader, values, model, ranks)
     if ENVIRONMENT in text:
         strategy["features"] = sorted({*strategy["features"], "host_core_binding"})
-    spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
+    spec = {"model": model, "training": _training(reader, values, strategy, ranks), "strategy": strategy}
     take_marks(text, spec, strategy, reader.log)
-    search = search_of_marks(text, TARGET)
-    if reader.take("/search/deterministic_training", "training.deterministic") is not False:
-        search["deterministic_training"] = True
-    release = release_of_marks(text) or release_of(TARGET, None)
-    spec |= {"search": search, "strategy": strategy}
+    deterministic = reader.take("/search/deterministic_training", keys.DETERMINISTIC) is not False
     reader.note_unmodelled(UNMODELLED)
-    reasons = dict.fromkeys(release.keys, NO_EFFECT)
-    kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
-    return ImportResult(
+    return import_result(
         KIND,
+        keys.TARGET,
+        reader,
+        text,
         spec,
-        reader.log.finish(),
+        deterministic=deterministic,
         ranks=ranks,
-        target=TARGET,
-        kept=kept,
-        plan_id=plan_id_of(text),
-        replica_batch=int(strategy["micro_batch_size"]) * (reader.raw(ACCUMULATED) or DEFAULTS["accumulation"]),
+        replica_batch=int(strategy["micro_batch_size"]) * (reader.raw(keys.ACCUMULATED) or 1),
     )
 
 
-def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+def _training(reader: KeyReader, values: Values, strategy: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
     """Batch = per_device_train_batch_size x gradient_accumulation_steps x ranks / cp (train/trainer.py, train)."""
-    sequence = reader.number("/training/seq_length", "data.cutoff_len", least=1)
-    if sequence is None:
-        reader.log.default(
-            "/training/seq_length",
-            DEFAULTS["cutoff_len"],
-            Message("importers.default_of", framework="MindSpeed-LLM FSDP2"),
-        )
-    field = "/training/global_batch_size"
-    steps = reader.number(field, ACCUMULATED, least=1) or DEFAULTS["accumulation"]
-    training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
+    training: dict[str, Any] = {"seq_length": values["training.seq_length"], "precision": "bf16"}
+    steps = reader.number("/training/global_batch_size", keys.ACCUMULATED, least=1) or 1
+    training |= values.section("training")
     if ranks is not None:
         training["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
-    precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
-    if precision not in ("bf16", "fp16", "fp32"):
-        fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))
-        reader.fail("parallel.param_dtype", fault, Message("common.one_of", names="bf16, fp16, fp32"))
-    training["precision"] = precision
     if recipe := reader.take("/training/precision", "model.quant_recipe_name"):
         training["precision"] = "fp8"
         reader.log.unmodelled("/model/quant_recipe_name", recipe, Message("importers.predicted_as", what="fp8"))
-    stage = reader.take("/training/kind", "training.stage") or "sft"
+    stage = reader.take("/training/kind", keys.STAGE) or "sft"
     if stage not in ("pt", "sft"):
         reader.fail(
-            "training.stage",
+            keys.STAGE,
             Message("field_fault.is_invalid", value=repr(str(stage)[:40])),
             Message("common.one_of", names="pt, sft"),
         )
     if stage == "sft":
         training["kind"] = "sft"
-        if not any(reader.raw(path) for path in PACKED):
+        # Samples of tuning stand alone unless packed, and a batch is as long as its longest (data/data_factory.py: lf).
+        if not any(reader.raw(path) for path in keys.PACKED):
             training["pads_samples"] = False
             reader.log.unmodelled("/data/packing", "false", unmodelled_reason("--no-pad-to-seq-lengths", "") or "")
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
-        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
-    optimizer = reader.take("/training", "training.optimizer") or "adamw"
+        training |= EVENLY_ROUTED
+    optimizer = reader.take("/training", keys.OPTIMIZER) or "adamw"
     if optimizer not in OPTIMIZERS:
         problem = Message("common.is_not_modelled_yet", what=str(optimizer)[:40])
-        reader.fail("training.optimizer", problem, Message("common.one_of", names=", ".join(OPTIMIZERS)))
+        reader.fail(keys.OPTIMIZER, problem, Message("common.one_of", names=", ".join(OPTIMIZERS)))
     if optimizer == "adamw":
         reason = Message("importers.predicted_as", what="fused_adamw")
-        reader.log.unmodelled("/training/optimizer", optimizer, reason)
-    steps_in_all = reader.raw("training.max_steps")
+        reader.log.unmodelled(pointer_of(keys.OPTIMIZER), optimizer, reason)
+    steps_in_all = reader.raw(keys.MAX_STEPS)
     if isinstance(steps_in_all, int) and steps_in_all > 0 and "global_batch_size" in training:
         training["tokens"] = float(steps_in_all * training["global_batch_size"] * training["seq_length"])
-        reader.log.take("/training/max_steps", "/training/tokens", steps_in_all)
+        reader.log.take(pointer_of(keys.MAX_STEPS), "/training/tokens", steps_in_all)
     return training
 
 
@@ -406,7 +343,7 @@ def _options(words: list[Value]) -> dict[str, list[Value]]:
 
 def _typed(key: str, values: list[Value]) -> Any:
     """Values of the words by the backend's parser; an option alone is true, what isn't known stays as it stands."""
-    registered = release_of(TARGET, None).keys.get(key)
+    registered = release_of(keys.TARGET, None).keys.get(key)
     texts = [_text(value) for value in values]
     if registered is not None and registered.nargs == "+":
         return texts

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import profile_of
+from autodeploy.formats.fsdp2 import keys
 from autodeploy.formats.megatron.launch import Launch, plain_launch
 from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys
 from autodeploy.formats.megatron.memory import recomputed_layers
@@ -22,7 +23,6 @@ from autodeploy.stack.features import FEATURES
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
 
-TARGET = "mindspeed-llm-fsdp2"
 WHOLE_LOSS = (None, "gpt_oss", "step35", "glm52")  # whose forward takes no loss_ctx
 LAYERS, EXPERTS = "model.layers.{*}", "model.layers.{*}.mlp.experts"
 UNITS = (LAYERS, "model.embed_tokens", "lm_head")
@@ -30,7 +30,7 @@ UNITS = (LAYERS, "model.embed_tokens", "lm_head")
 
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The YAML; its comments say how it is started, and what it can't say."""
-    launch = plain_launch(plan_set, plan, TARGET)
+    launch = plain_launch(plan_set, plan, keys.TARGET)
     document = configuration(launch)
     refuse_unknown_keys(document, launch.arguments.release)
     preset = preset_of(launch.spec.model)
@@ -44,78 +44,66 @@ def configuration(launch: Launch) -> dict[str, Any]:
     """The sections, in the backend's own order."""
     spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
     for name in strategy.swap:
-        launch.arguments.note(
-            Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed-LLM FSDP2")
-        )
-    training: dict[str, Any] = {
-        "stage": "sft" if spec.training.kind == "sft" else "pt",
-        "optimizer": "adamw" if "unfused_optimizer" in strategy.features else "fused_adamw",
-        "per_device_train_batch_size": strategy.micro_batch_size,
-        "gradient_accumulation_steps": plan.micro_batches,
-        "deterministic": spec.search.deterministic_training,
-        "log_throughput": True,
-    }
-    if spec.training.tokens is not None:
-        batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
-        training["max_steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
-    if plan.save_steps is not None:
-        training["save_steps"] = plan.save_steps
+        launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework=keys.TABLE.framework))
     launch.arguments.note(Message("exporters.not_given", names="lr", field="--training.lr"))
-    return {
-        "model": _model(launch),
-        "data": _data(launch),
-        "parallel": _parallel(launch),
-        "training": training,
-        "optimization": _optimization(launch),
+    told = spec.training.tokens
+    batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
+    training = {
+        keys.STAGE: "sft" if spec.training.kind == "sft" else "pt",
+        keys.OPTIMIZER: "adamw" if "unfused_optimizer" in strategy.features else "fused_adamw",
+        keys.ACCUMULATED: plan.micro_batches,
+        keys.DETERMINISTIC: spec.search.deterministic_training,
+        "training.log_throughput": True,
+        keys.MAX_STEPS: None if told is None else -(-int(told) // (batch * spec.training.seq_length)),
+        "training.save_steps": plan.save_steps,
     }
+    model = {
+        keys.MODEL_ID: _model_id(launch),
+        "model.train_from_scratch": True,
+        "model.init_model_with_meta_device": True,
+    }
+    more = {**model, **_data(launch), **_parallel(launch), **training, **_optimization(launch)}
+    return keys.TABLE.written(spec, strategy, more)
 
 
 def _data(launch: Launch) -> dict[str, Any]:
     """Samples of a data manager for each stage; those of documents with told lengths are packed."""
     training = launch.spec.training
     if training.kind != "sft":
-        return {"cutoff_len": training.seq_length, "data_manager_type": "mg"}
+        return {"data.data_manager_type": "mg"}
     launch.arguments.note(Message("exporters.not_given", names="template", field="--data.template"))
-    packed = {"packing": True, "neat_packing": True} if training.sequence_length_histogram is not None else {}
-    return {"cutoff_len": training.seq_length, "data_manager_type": "lf"} | packed
+    packed = dict.fromkeys(keys.PACKED, True) if training.sequence_length_histogram is not None else {}
+    return {"data.data_manager_type": "lf"} | packed
 
 
-def _model(launch: Launch) -> dict[str, Any]:
+def _model_id(launch: Launch) -> str | None:
     model_id = model_id_of(launch.spec.model)
     if model_id is None:
         launch.arguments.note(Message("exporters.no_backend_model"))
-    return {
-        **({"model_id": model_id} if model_id else {}),
-        "train_from_scratch": True,
-        "init_model_with_meta_device": True,
-    }
+    return model_id
 
 
 def _parallel(launch: Launch) -> dict[str, Any]:
-    strategy, model = launch.plan.strategy, launch.spec.model
-    features, precision = strategy.features, launch.spec.training.precision
-    keys: dict[str, Any] = {
-        "fsdp_size": launch.ranks,
-        "fsdp_modules": list(UNITS),
-        "fsdp_implementation": "native",
-        "reshard_after_forward": "keep_gathered" not in features,
-        "num_to_forward_prefetch": 1,
-        "num_to_backward_prefetch": 1,
-        "param_dtype": precision,
-        "reduce_dtype": "bf16" if "bf16_gradients" in features else "fp32",
-        "cp_size": strategy.cp,
-        "cp_type": strategy.cp_algo or "ulysses",
+    strategy, recomputed = launch.plan.strategy, _recomputed(launch)
+    pairs: dict[str, Any] = {
+        keys.RANKS: launch.ranks,
+        "parallel.fsdp_modules": list(UNITS),
+        **keys.PREDICTED,
+        "strategy.tp": None,
+        "strategy.cp_algo": strategy.cp_algo or "ulysses",
+        "strategy.ep": None,
+        keys.RECOMPUTE: bool(recomputed),
+        keys.RECOMPUTED: recomputed or [LAYERS],
     }
-    if model.is_moe:
-        keys |= {
-            "ep_size": strategy.ep,
-            "ep_fsdp_size": launch.ranks // strategy.ep if strategy.ep > 1 else 1,
-            "ep_modules": [EXPERTS],
-            "ep_fsdp_modules": [EXPERTS],
-            "ep_dispatcher": "fused" if "fused_operators" in features else "eager",
+    if launch.spec.model.is_moe:
+        pairs |= {
+            "strategy.ep": strategy.ep,
+            keys.EXPERT_RANKS: launch.ranks // strategy.ep if strategy.ep > 1 else 1,
+            "parallel.ep_modules": [EXPERTS],
+            "parallel.ep_fsdp_modules": [EXPERTS],
+            keys.DISPATCHER: "fused" if "fused_operators" in strategy.features else "eager",
         }
-    recomputed = _recomputed(launch)
-    return keys | {"recompute": bool(recomputed), "recompute_modules": recomputed or [LAYERS]}
+    return pairs
 
 
 def _recomputed(launch: Launch) -> list[str]:
@@ -125,7 +113,7 @@ def _recomputed(launch: Launch) -> list[str]:
     counts = recomputed_layers(strategy, 1, layers)
     for name in sorted(counts.keys() - {"full"}):
         launch.arguments.note(
-            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindSpeed-LLM FSDP2")
+            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework=keys.TABLE.framework)
         )
     whole = counts.get("full", [0])[0]
     if whole in {0, layers}:
@@ -140,18 +128,14 @@ def _recomputed(launch: Launch) -> list[str]:
 
 
 def _optimization(launch: Launch) -> dict[str, Any]:
-    features = launch.plan.strategy.features
-    keys: dict[str, Any] = {
-        "use_flash_attn": "flash_attention" in features,
-        "use_fused_rmsnorm": "fused_rmsnorm" in features,
-        "use_fused_rotary_pos_emb": "unfused_rotary" not in features,
-    }
+    features, moe = launch.plan.strategy.features, launch.spec.model.is_moe
+    pairs: dict[str, Any] = {keys.ATTENTION: "flash_attention" in features}
     if "chunked_loss" in features:
         if model_id_of(launch.spec.model) in WHOLE_LOSS:
             launch.arguments.note(Message("exporters.no_chunked_loss"))
         else:
-            keys["chunk_loss_size"] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
-    return keys | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})
+            pairs[keys.CHUNK] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
+    return pairs | ({} if moe else {"features.grouped_gemm": None})
 
 
 def _start(launch: Launch, name: str) -> list[str]:

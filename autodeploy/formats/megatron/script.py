@@ -13,6 +13,7 @@ from autodeploy.formats.common.import_result import (
     release_of_marks,
     take_marks,
 )
+from autodeploy.formats.common.key_table import EVENLY_ROUTED
 from autodeploy.formats.common.launch_script import read_launch_script, refuse_other_training
 from autodeploy.formats.common.value_readers import FlagReader
 from autodeploy.formats.megatron.launch import NO_MASK
@@ -185,7 +186,7 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
         reader.log.default("/training/precision", "fp32", Message("importers.default_of", framework="Megatron"))
     for flag in ("--fix-router", "--moe-router-force-load-balancing"):
         if reader.switch(flag, "/training/routing_imbalance"):
-            training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+            training |= EVENLY_ROUTED
             reader.log.default("/training/routing_imbalance", 1.0, Message("importers.follows_from", what=flag))
     steps = reader.number("--train-iters", "/training/tokens") if _is_known(reader, "--train-iters") else None
     samples = reader.number("--train-samples", "/training/tokens") if _is_known(reader, "--train-samples") else None

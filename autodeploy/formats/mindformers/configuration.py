@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import key_effect
 from autodeploy.formats.common.import_result import UNNAMED, ImportResult, plan_id_of, take_marks
+from autodeploy.formats.common.key_table import EVENLY_ROUTED
 from autodeploy.formats.common.launch_script import DPO, platform_keys, refused
 from autodeploy.formats.common.value_readers import KeyReader, pointer_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
@@ -350,7 +351,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
         )
     training = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}
     if reader.switch("/training/routing_imbalance", "model.model_config.moe_router_force_expert_balance"):
-        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+        training |= EVENLY_ROUTED
     return training
 
 

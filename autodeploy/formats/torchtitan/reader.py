@@ -10,28 +10,24 @@ import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.formats.common.import_result import (
-    ImportResult,
-    plan_id_of,
-    release_of_marks,
-    search_of_marks,
-    take_marks,
-)
-from autodeploy.formats.common.value_readers import KeyReader
+from autodeploy.formats.common.import_result import take_marks
+from autodeploy.formats.common.key_table import EVENLY_ROUTED, Values, import_result
+from autodeploy.formats.common.value_readers import KeyReader, pointer_of
 from autodeploy.formats.megatron.post_training_launch import model_of
+from autodeploy.formats.torchtitan import keys
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.specs.diagnostics import NO_EFFECT, not_modelled
+from autodeploy.specs.diagnostics import not_modelled
 from autodeploy.specs.launched import CONVERTERS, ROTARY, SPARSE, preset_of_flavor, torchtitan_models
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.text_files import scan_toml
-from autodeploy.stack.releases import release_of
 from autodeploy.stack.software import unnamed_features
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from autodeploy.formats.common.import_result import ImportResult
 
 # The pipeline of a launch of torchtitan.
 P: Final = "parallelism.pipeline_parallel_"
@@ -50,7 +46,7 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
     """
     if stages == 1:
         return {"pp": 1}
-    model = str(reader.raw("model.name") or "")
+    model = str(reader.raw(keys.NAME) or "")
     if model in WITHOUT_STAGES:
         message = Message("exporters.cannot_launch_axis", target=f"torchtitan {model}", axis="pp", value=stages)
         raise UnsupportedError(message, path=_pointer("degree"), hint="pipeline_parallel_degree=1")
@@ -110,99 +106,67 @@ def _pointer(key: str) -> str:
     return f"/parallelism/pipeline_parallel_{key}"
 
 
-# The strategy of a launch of torchtitan.
-TARGET: Final = "torchtitan-npu"
-BATCH: Final = 8  # local_batch_size, where the file has none
-EVERY: Final = "2"  # selective_ac_option likewise
+LEFT_OUT: Final = {"pp": 1, "dp_replicate": 1, "swap_optimizer": False}  # what a spec does not say
+DEFAULT_EVERY: Final = "2"  # selective_ac_option, where the file has none
 # Converters that are predicted as what they are, or change neither time nor memory of what is predicted.
 KNOWN_CONVERTERS: Final = frozenset(
     {*(name for _, name in CONVERTERS), ROTARY, SPARSE, "npu_expert_parallel", "npu_fusion_attention"}
 )
 
 
-def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
-    """The `strategy` of a spec, and the ranks of the launch where the file says them.
+def read_strategy(reader: KeyReader, values: Values, model: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """The `strategy` of a spec, and the ranks of the launch where the file says them. values : of the table.
 
     Raises SpecError where stages can't hold the layers; UnsupportedError for schedules that are not modelled.
     """
-    moe = "n_routed_experts" in model
-    degree = _degrees(reader)
-    stages = read_stages(reader, degree["pp"], int(model["num_hidden_layers"]))
-    strategy: dict[str, Any] = {
-        **(stages if degree["pp"] > 1 else {}),
-        "tp": degree["tp"],
-        "cp": degree["cp"],
-        "micro_batch_size": _micro_batch(reader, degree["pp"]),
-        "fsdp": True,
-        "distributed_optimizer": True,
-        "sequence_parallel": degree["tp"] > 1,
+    moe, layers = "n_routed_experts" in model, int(model["num_hidden_layers"])
+    strategy: dict[str, Any] = {axis: values[f"strategy.{axis}"] or 1 for axis in ("tp", "pp", "cp")}
+    pp, copies = strategy.pop("pp"), values["strategy.dp_replicate"] or 1
+    shards = None if reader.raw(keys.SHARDS) in (None, -1) else reader.number("/cluster/num_npus", keys.SHARDS, least=1)
+    stages = read_stages(reader, pp, layers)
+    strategy |= {
+        **(stages if pp > 1 else {}),
+        "micro_batch_size": _micro_batch(reader, values["strategy.micro_batch_size"], pp),
+        **{"fsdp": True, "distributed_optimizer": True, "sequence_parallel": strategy["tp"] > 1},
     }
-    strategy |= {"dp_replicate": degree["replicate"]} if degree["replicate"] > 1 else {}
-    if degree["cp"] > 1:
+    if strategy["cp"] > 1:
         strategy["cp_algo"] = _context(reader, sparse="sparse_attention" in model)
-    strategy |= _experts(reader) if moe else {}
-    if reader.switch("/strategy/swap_optimizer", "optimizer.swap_optimizer"):
-        strategy["swap_optimizer"] = True
-    features = {*unnamed_features(TARGET, None), *_switches(reader, moe=moe)} | (
-        {"hsdp"} if degree["replicate"] > 1 else set()
-    )
+    if moe:  # experts over ep ranks, whole or cut as the attention is, sharded over the others
+        strategy |= {axis: values[f"strategy.{axis}"] or 1 for axis in ("ep", "etp")} | {"moe_dispatcher": "alltoall"}
+    given = values.section("strategy")
+    strategy = {
+        name: value for name, value in given.items() if name not in LEFT_OUT or value != LEFT_OUT[name]
+    } | strategy
+    features = {*unnamed_features(keys.TARGET, None), *_switches(reader, moe=moe), *values.features("keep_gathered")}
+    features |= {"hsdp"} if copies > 1 else set()
     dense = not moe and "kv_lora_rank" not in model
-    strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]), by_operator=dense)
-    shards = degree["shard"]
-    ranks = None if shards is None else shards * degree["replicate"] * degree["tp"] * degree["cp"] * degree["pp"]
+    strategy["recompute"] = _recompute(reader, layers, by_operator=dense)
+    ranks = None if shards is None else shards * copies * strategy["tp"] * strategy["cp"] * pp
     return strategy | {"features": sorted(features)}, ranks
 
 
-def _micro_batch(reader: KeyReader, stages: int) -> int:
+def _micro_batch(reader: KeyReader, batch: int, stages: int) -> int:
     """Sequences of a micro batch: what a rank takes at once, under a pipeline a part of it."""
-    batch = reader.number("/strategy/micro_batch_size", "training.local_batch_size", least=1)
-    if batch is None:
-        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.default_of", framework="torchtitan"))
-    batch = batch or BATCH
     if stages == 1:
         return batch
-    size = reader.number("/strategy/micro_batch_size", "parallelism.pipeline_parallel_microbatch_size", least=1) or 1
+    size = reader.number("/strategy/micro_batch_size", f"{P}microbatch_size", least=1) or 1
     if batch % size:
         reader.fail(
-            "training.local_batch_size",
+            keys.LOCAL_BATCH,
             Message("common.does_not_divide", part=f"pipeline_parallel_microbatch_size {size}", whole=batch),
         )
     return size
 
 
-def _degrees(reader: KeyReader) -> dict[str, Any]:
-    """Degrees by axis; `shard` None where it is what is left of the ranks."""
-    degrees: dict[str, Any] = {}
-    for axis, key, field in (
-        ("tp", "tensor_parallel_degree", "/strategy/tp"),
-        ("pp", "pipeline_parallel_degree", "/strategy/pp"),
-        ("cp", "context_parallel_degree", "/strategy/cp"),
-        ("replicate", "data_parallel_replicate_degree", "/strategy/dp_replicate"),
-    ):
-        degrees[axis] = reader.number(field, f"parallelism.{key}", least=1) or 1
-    key = "parallelism.data_parallel_shard_degree"
-    left = reader.raw(key) in (None, -1)
-    degrees["shard"] = None if left else reader.number("/cluster/num_npus", key, least=1)
-    return degrees
-
-
 def _context(reader: KeyReader, *, sparse: bool) -> str:
-    if reader.switch("/strategy/cp_algo", "parallelism.enable_custom_context_parallel"):
+    if reader.switch("/strategy/cp_algo", keys.RING_OFF):
         if sparse:
-            key = "parallelism.enable_custom_context_parallel"
-            reader.log.unmodelled("/" + key.replace(".", "/"), True, Message("importers.predicted_as", what="ulysses"))
+            reader.log.unmodelled(pointer_of(keys.RING_OFF), True, Message("importers.predicted_as", what="ulysses"))
         return "ulysses"
     method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
     reason = Message("importers.predicted_as", what="ring")
     reader.log.unmodelled("/parallelism/context_parallel_rotate_method", method, reason)
     return "ring"
-
-
-def _experts(reader: KeyReader) -> dict[str, Any]:
-    """Experts over ep ranks, whole or cut as the attention is, sharded over the others."""
-    ep = reader.number("/strategy/ep", "parallelism.expert_parallel_degree", least=1) or 1
-    etp = reader.number("/strategy/etp", "parallelism.expert_tensor_parallel_degree", least=1) or 1
-    return {"ep": ep, "etp": etp, "moe_dispatcher": "alltoall"}
 
 
 def _converters(given: Any) -> set[str]:
@@ -212,19 +176,14 @@ def _converters(given: Any) -> set[str]:
 
 def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     """Features and facts of the run."""
-    converters = _converters(reader.take("/strategy/features", "model.converters"))
+    converters = _converters(reader.take("/strategy/features", keys.CONVERTED))
     for name in sorted(converters - KNOWN_CONVERTERS):
         told = Message("importers.predicted_as", what="fp8") if name.startswith(EIGHT_BITS) else ""
         reader.log.unmodelled("/model/converters", name, told or Message("importers.not_predicted"))
     switches = {feature for feature, name in CONVERTERS if name in converters}
     switches -= set() if moe else {"grouped_gemm", "fused_operators"}
     switches |= {"fused_swiglu"} if "grouped_gemm" in switches else set()
-    switches |= set() if ROTARY in converters else {"unfused_rotary"}
-    if reader.take("/strategy/features", "parallelism.fsdp_reshard_after_forward") == "never":
-        switches.add("keep_gathered")
-    if reader.take("/strategy/features", "optimizer.implementation") in ("foreach", "for-loop"):
-        switches.add("unfused_optimizer")
-    return switches
+    return switches | (set() if ROTARY in converters else {"unfused_rotary"})
 
 
 def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str, Any]:
@@ -232,8 +191,8 @@ def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str
 
     by_operator : whether the model's layers are those that this is modelled of (`autodeploy.costs.workload.operators`).
     """
-    mode = reader.take("/strategy/recompute", "activation_checkpoint.mode") or "selective"
-    option = str(reader.take("/strategy/recompute", "activation_checkpoint.selective_ac_option") or EVERY)
+    mode = reader.take("/strategy/recompute", keys.RECOMPUTE) or "selective"
+    option = str(reader.take("/strategy/recompute", keys.EVERY) or DEFAULT_EVERY)
     if mode == "full":
         return {"granularity": "full"}
     if mode == "selective" and option.isdigit() and 0 < int(option[:9]) <= layers:
@@ -243,37 +202,26 @@ def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str
         if by_operator:
             return {"granularity": "selective", "modules": ["by_operator"]}
         reason = Message("importers.predicted_as", what="norm, activation")
-        reader.log.unmodelled("/activation_checkpoint/selective_ac_option", option, reason)
+        reader.log.unmodelled(pointer_of(keys.EVERY), option, reason)
         return {"granularity": "selective", "modules": ["norm", "activation"]}
     if mode == "memory_budget":
-        reader.log.unmodelled("/activation_checkpoint/mode", mode, Message("importers.predicted_as", what="none"))
+        reader.log.unmodelled(pointer_of(keys.RECOMPUTE), mode, Message("importers.predicted_as", what="none"))
     return {"granularity": "none"}
 
 
 KIND: Final = "torchtitan-toml"
 SIGNS: Final = frozenset({"tensor_parallel_degree", "data_parallel_shard_degree", "data_parallel_replicate_degree"})
-DTYPES: Final = {"bfloat16": "bf16", "float32": "fp32"}
-# Of the data classes.
-DEFAULTS: Final = {"seq_len": 2048, "local_batch_size": 8}
-REASONS: Final = {
-    **dict.fromkeys(
-        ("job", "profiling", "metrics", "checkpoint", "comm", "validation", "model", "training"), NO_EFFECT
-    ),
-    **dict.fromkeys(("optimizer", "lr_scheduler", "memory_estimation", "fault_tolerance", "experimental"), NO_EFFECT),
-    **dict.fromkeys(("debug", "activation_checkpoint"), NO_EFFECT),
-    **dict.fromkeys(("parallelism", "compile", "quantize"), NO_EFFECT),
-}
+DTYPES: Final = ("bfloat16", "float32")
 # Models of which no layer is modelled.
 UNMODELLED_MODELS: Final = {"deepseek_v4": Message("mechanism.compressed_attention")}
 # Converters that change number formats.
 EIGHT_BITS: Final = ("float8", "mx", "quant", "hif8")
 _SECTION: Final = re.compile(r"^\[parallelism\]\s*$", re.MULTILINE)
-MODULES: Final = "training.num_mtp_modules"
 # What changes time or memory and is predicted as its default; the values that change nothing.
 UNMODELLED: Final[dict[str, Any]] = {
-    "compile.enable": False,
+    keys.COMPILED: False,
     "training.enable_cpu_offload": False,
-    MODULES: 0,
+    keys.MODULES: 0,
     "optimizer.early_step_in_backward": False,
     "parallelism.enable_async_tensor_parallel": False,
     "parallelism.expert_parallel_comm_backend": "standard",
@@ -321,34 +269,28 @@ def import_torchtitan(
     """
     reader = KeyReader(document)
     model = _model(reader, name, base_dir)
-    strategy, ranks = read_strategy(reader, model)
-    spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
+    values = keys.TABLE.of(reader, moe="n_routed_experts" in model)
+    strategy, ranks = read_strategy(reader, values, model)
+    training = _training(reader, values, strategy, ranks)
+    spec = {"model": model, "training": training, "strategy": strategy}
     take_marks(text, spec, strategy, reader.log)
-    search = search_of_marks(text, TARGET)
-    if reader.switch("/search/deterministic_training", "debug.deterministic"):
-        search["deterministic_training"] = True
-    release = release_of_marks(text) or release_of(TARGET, None)
-    spec |= {"search": search, "strategy": strategy}
-    reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
-    reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
-    kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
-    return ImportResult(
+    deterministic = values["search.deterministic_training"] is True
+    reader.note_unmodelled(UNMODELLED, but=frozenset({keys.MODULES} if "sparse_attention" in model else ()))
+    return import_result(
         KIND,
+        keys.TARGET,
+        reader,
+        text,
         spec,
-        reader.log.finish(),
+        deterministic=deterministic,
         ranks=ranks,
-        target=TARGET,
-        kept=kept,
-        plan_id=plan_id_of(text),
-        replica_batch=0
-        if "global_batch_size" in spec["training"]
-        else reader.raw("training.local_batch_size") or BATCH,
+        replica_batch=0 if "global_batch_size" in training else values["strategy.micro_batch_size"],
     )
 
 
 def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[str, Any]:
     """The `model` of a spec: of the preset that the name given means, else of the flavor."""
-    kind, flavor = str(reader.raw("model.name") or ""), str(reader.raw("model.flavor") or "")
+    kind, flavor = str(reader.raw(keys.NAME) or ""), str(reader.raw(keys.FLAVOR) or "")
     if name:
         return model_of([name], base_dir, reader.log, "/model/name")
     if kind in UNMODELLED_MODELS:
@@ -360,20 +302,15 @@ def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[s
         raise UnsupportedError(message, path="/model/flavor", hint=Message("common.one_of", names=flavors))
     reader.log.take("/model/flavor", "/model", preset.preset)
     model = load_preset(preset.preset).model_dump(mode="json", exclude_unset=True)
-    modules = reader.number("/model/num_nextn_predict_layers", MODULES) if preset.predicts else 0
+    modules = reader.number("/model/num_nextn_predict_layers", keys.MODULES) if preset.predicts else 0
     return {**model, "num_nextn_predict_layers": modules or 0}
 
 
-def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+def _training(reader: KeyReader, values: Values, strategy: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
     """Batch as it is given, else local_batch_size x replicas (distributed over ranks / (tp x cp))."""
-    sequence = reader.number("/training/seq_length", "training.seq_len", least=1)
-    if sequence is None:
-        reader.log.default(
-            "/training/seq_length", DEFAULTS["seq_len"], Message("importers.default_of", framework="torchtitan")
-        )
-    field, path = "/training/global_batch_size", "training.global_batch_size"
-    batch = None if reader.raw(path) in (None, -1) else reader.number(field, path, least=1)
-    local = reader.raw("training.local_batch_size") or BATCH
+    sequence, local = values["training.seq_length"], values["strategy.micro_batch_size"]
+    field = "/training/global_batch_size"
+    batch = None if reader.raw(keys.BATCH) in (None, -1) else reader.number(field, keys.BATCH, least=1)
     cut = int(strategy["tp"]) * int(strategy["cp"]) * int(strategy.get("pp", 1))
     replicas = 0 if ranks is None else ranks // cut
     if batch is None and ranks is not None:
@@ -381,28 +318,23 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         reader.log.default(field, batch, Message("importers.follows_from", what="local_batch_size x dp"))
     elif strategy.get("pp", 1) > 1 and batch is not None and replicas and batch > local * replicas:
         reason = Message("importers.pipeline_fills_per_batch")
-        reader.log.unmodelled("/training/global_batch_size", batch, reason)
-    training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
+        reader.log.unmodelled(pointer_of(keys.BATCH), batch, reason)
+    training: dict[str, Any] = {"precision": "bf16", **values.section("training")}
     training |= {} if batch is None else {"global_batch_size": batch}
-    for key in ("training.mixed_precision_param", "training.dtype"):
-        if reader.raw(key) not in (None, *DTYPES):
-            reader.fail(
-                key,
-                Message("field_fault.is_invalid", value=repr(str(reader.raw(key))[:40])),
-                Message("common.one_of", names="bfloat16, float32"),
-            )
-    if reader.raw("training.dtype") == "bfloat16":
+    if (dtype := reader.raw("training.dtype")) not in (None, *DTYPES):
+        fault = Message("field_fault.is_invalid", value=repr(str(dtype)[:40]))
+        reader.fail("training.dtype", fault, Message("common.one_of", names=", ".join(DTYPES)))
+    if dtype == "bfloat16":
         reader.fail("training.dtype", Message("common.is_not_modelled_yet", what="bfloat16"), "float32")
-    training["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
-    if any(name.startswith(EIGHT_BITS) for name in _converters(reader.raw("model.converters"))):
+    if any(name.startswith(EIGHT_BITS) for name in _converters(reader.raw(keys.CONVERTED))):
         training["precision"] = "fp8"
     if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
-        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
-    optimizer = reader.take("/training", "optimizer.name") or "AdamW"
+        training |= EVENLY_ROUTED
+    optimizer = reader.take("/training", keys.OPTIMIZER) or "AdamW"
     if str(optimizer).lower() != "adamw":
-        reader.fail("optimizer.name", Message("common.is_not_modelled_yet", what=str(optimizer)[:40]), "AdamW")
-    steps = reader.raw("training.steps")
+        reader.fail(keys.OPTIMIZER, Message("common.is_not_modelled_yet", what=str(optimizer)[:40]), "AdamW")
+    steps = reader.raw(keys.STEPS)
     if isinstance(steps, int) and steps > 0 and batch is not None:
-        training["tokens"] = float(steps * batch * training["seq_length"])
-        reader.log.take("/training/steps", "/training/tokens", steps)
+        training["tokens"] = float(steps * batch * sequence)
+        reader.log.take(pointer_of(keys.STEPS), "/training/tokens", steps)
     return training

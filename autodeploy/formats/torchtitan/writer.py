@@ -12,6 +12,7 @@ from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
 from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys
 from autodeploy.formats.megatron.memory import recomputed_layers
+from autodeploy.formats.torchtitan import keys
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact
 from autodeploy.specs.launched import CONVERTERS, ROTARY, SPARSE, TorchtitanModel, torchtitan_model_of
@@ -41,13 +42,9 @@ def _written(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-TARGET = "torchtitan-npu"
-DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
-
-
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The TOML; its comments say how it is started, and what it can't say."""
-    launch = plain_launch(plan_set, plan, TARGET)
+    launch = plain_launch(plan_set, plan, keys.TARGET)
     document = configuration(launch)
     refuse_unknown_keys(document, launch.arguments.release)
     name = f"torchtitan_npu_{plan.plan_id}.toml"
@@ -62,36 +59,31 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
         launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="torchtitan-npu"))
     model = _model(launch)
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
-    training: dict[str, Any] = {
-        "local_batch_size": strategy.micro_batch_size,
-        "global_batch_size": batch,
-        "seq_len": spec.training.seq_length,
-        "mixed_precision_param": DTYPES[spec.training.precision],
-        "mixed_precision_reduce": "float32",
-    }
-    if spec.training.tokens is not None:
-        training["steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
+    told = spec.training.tokens
     if spec.model.sparse_attention is not None:
         # Its README: 146 tokens/s a card at 4,096 tokens, where DeepSeek-V3 has 546.
         launch.arguments.note(Message("exporters.unfused_sparse_attention"))
-    if model.predicts:
-        training["num_mtp_modules"] = spec.model.num_nextn_predict_layers
     launch.arguments.note(Message("exporters.not_given", names="lr", field="--optimizer.lr"))
-    return {
-        "job": {"custom_config_module": "torchtitan_npu.config.custom_config"},
-        "model": {"name": model.name, "flavor": model.flavor, "converters": _converters(strategy, model)},
-        "optimizer": {
-            "name": "AdamW",
-            "implementation": "foreach" if "unfused_optimizer" in strategy.features else "fused",
-            "swap_optimizer": strategy.swap_optimizer,
-        },
-        "training": training,
-        "parallelism": _parallelism(launch),
-        "activation_checkpoint": _recomputed(launch),
-        **({"checkpoint": {"enable": True, "interval": plan.save_steps}} if plan.save_steps is not None else {}),
-        "compile": {"enable": False},
-        "debug": {"deterministic": spec.search.deterministic_training},
+    moe = spec.model.is_moe
+    logic = {
+        "job.custom_config_module": "torchtitan_npu.config.custom_config",
+        **{keys.NAME: model.name, keys.FLAVOR: model.flavor, keys.CONVERTED: _converters(strategy, model)},
+        keys.OPTIMIZER: "AdamW",
+        keys.BATCH: batch,
+        "training.mixed_precision_reduce": "float32",
+        keys.STEPS: None if told is None else -(-int(told) // (batch * spec.training.seq_length)),
+        keys.MODULES: spec.model.num_nextn_predict_layers if model.predicts else None,
+        # Ranks of context parallelism share parameters beside these (distributed/parallel_dims.py).
+        keys.SHARDS: strategy.replicas(launch.ranks) // strategy.dp_replicate,
+        keys.RING_OFF: strategy.cp > 1,
+        "strategy.ep": strategy.ep if moe else None,
+        "strategy.etp": (strategy.etp or 1 if strategy.ep > 1 else 1) if moe else None,
+        **_recomputed(launch),
+        "checkpoint.enable": None if plan.save_steps is None else True,
+        "checkpoint.interval": plan.save_steps,
+        keys.COMPILED: False,
     }
+    return keys.TABLE.written(spec, strategy, logic)
 
 
 def _model(launch: Launch) -> TorchtitanModel:
@@ -107,25 +99,6 @@ def _converters(strategy: Strategy, model: TorchtitanModel) -> list[str]:
     return converters + ([] if "unfused_rotary" in strategy.features else [ROTARY])
 
 
-def _parallelism(launch: Launch) -> dict[str, Any]:
-    strategy, model = launch.plan.strategy, launch.spec.model
-    replicas = strategy.replicas(launch.ranks)
-    keys: dict[str, Any] = {
-        "data_parallel_replicate_degree": strategy.dp_replicate,
-        # Ranks of context parallelism share parameters beside these (distributed/parallel_dims.py).
-        "data_parallel_shard_degree": replicas // strategy.dp_replicate,
-        "fsdp_reshard_after_forward": "never" if "keep_gathered" in strategy.features else "always",
-        "tensor_parallel_degree": strategy.tp,
-        "pipeline_parallel_degree": 1,
-        "context_parallel_degree": strategy.cp,
-        "enable_custom_context_parallel": strategy.cp > 1,
-    }
-    if model.is_moe:
-        etp = strategy.etp or 1
-        keys |= {"expert_parallel_degree": strategy.ep, "expert_tensor_parallel_degree": etp if strategy.ep > 1 else 1}
-    return keys
-
-
 def _recomputed(launch: Launch) -> dict[str, Any]:
     """All layers, every n-th one, all by operator, or none. Where the plan recomputes others, the next larger number of
     layers is.
@@ -138,26 +111,26 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
             launch.arguments.note(
                 Message("exporters.recomputed_layers_differ", count=some, layers=layers, others=layers)
             )
-        return {"mode": "selective", "selective_ac_option": "op"}
+        return {keys.RECOMPUTE: "selective", keys.EVERY: "op"}
     for name in sorted(counts.keys() - {"full"}):
         launch.arguments.note(
             Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="torchtitan-npu")
         )
     whole = sum(counts.get("full", [0]))
     if not whole:
-        return {"mode": "none"}
+        return {keys.RECOMPUTE: "none"}
     every = layers // whole
     if every < 2:
         if whole < layers:
             launch.arguments.note(
                 Message("exporters.recomputed_layers_differ", count=whole, layers=layers, others=layers)
             )
-        return {"mode": "full"}
+        return {keys.RECOMPUTE: "full"}
     if layers // every != whole:
         launch.arguments.note(
             Message("exporters.recomputed_layers_differ", count=whole, layers=layers, others=layers // every)
         )
-    return {"mode": "selective", "selective_ac_option": str(every)}
+    return {keys.RECOMPUTE: "selective", keys.EVERY: str(every)}
 
 
 def _start(launch: Launch, name: str) -> list[str]:

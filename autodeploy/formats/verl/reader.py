@@ -23,6 +23,7 @@ from autodeploy.formats.megatron.post_training_launch import model_of, take_rl_m
 from autodeploy.formats.megatron.strategy import read_strategy
 from autodeploy.formats.shell.follow import follow
 from autodeploy.formats.shell.values import Run, Value, line_of
+from autodeploy.formats.verl import keys
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import DiagnosticsLog, joined, not_modelled
@@ -31,10 +32,11 @@ from autodeploy.stack.releases import release_named
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from autodeploy.formats.common.flag_effects import FlagEffect
+    from autodeploy.formats.common.key_table import Key
     from autodeploy.formats.shell.follow import ScriptResult
 
 
@@ -99,15 +101,17 @@ class OverrideReader:
         number = self.number(key, field, default, least)
         return default if number is None else number
 
-    def decimal(self, key: str, field: str, default: float) -> float:
+    def decimal(self, key: str, field: str, default: float | None = None) -> float | None:
         """A number."""
-        text = self.text(key, field, f"{default:g}")
+        text = self.text(key, field, None if default is None else f"{default:g}")
+        if text is None:
+            return None
         try:
-            value = float(text or default)
+            value = float(text)
         except ValueError:
-            self.fail(key, Message("field_fault.is_no_number", value=repr((text or "")[:40])))
+            self.fail(key, Message("field_fault.is_no_number", value=repr(text[:40])))
         if not abs(value) <= MAX_NUMBER:
-            self.fail(key, Message("field_fault.is_too_big", value=repr((text or "")[:40])))
+            self.fail(key, Message("field_fault.is_too_big", value=repr(text[:40])))
         return value
 
     def switch(self, key: str, field: str, *, default: bool) -> bool:
@@ -119,10 +123,16 @@ class OverrideReader:
             self.fail(key, Message("field_fault.not_boolean", value=repr(text[:40])))
         return _TRUTH[text.lower()]
 
-    def fail(self, key: str, message: str, hint: str = "") -> NoReturn:
+    def value(self, key: Key) -> Any:
+        """The value of a row of a table."""
+        if key.kind is int:
+            return self.number(key.path, key.pointer)
+        return self.decimal(key.path, key.pointer) if key.kind is float else self.text(key.path, key.pointer)
+
+    def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the script at the key's place."""
-        given = self.given[key]
-        raise SpecError(at_place(Message("common.place", place=key, message=message), given.at), hint=hint)
+        given = self.given[path]
+        raise SpecError(at_place(Message("common.place", place=path, message=message), given.at), hint=hint)
 
     def under(self, prefix: str) -> dict[str, GivenFlag]:
         """Keys below a mapping, by what follows the prefix; marked as read."""
@@ -130,7 +140,7 @@ class OverrideReader:
         self._read |= overrides.keys()
         return {key.removeprefix(prefix): given for key, given in overrides.items()}
 
-    def note_rest(self, keys: Mapping[str, object]) -> tuple[KeptFlag, ...]:
+    def note_rest(self, pairs: Mapping[str, object]) -> tuple[KeptFlag, ...]:
         """Says of every key not read why; returns those that are not in the release's table."""
         kept = []
         for key, given in self.given.items():
@@ -139,18 +149,18 @@ class OverrideReader:
             if without is not None:
                 self.log.unmodelled(given.place, value, without)
             elif key not in self._read:
-                exists = _is_known(key, keys)
+                exists = _is_known(key, pairs)
                 if not exists:
                     kept.append(KeptFlag(key, value, given.line))
                 self.log.ignore(given.place, value, NO_FIELD if exists else Message("importers.unknown_key"))
         return tuple(kept)
 
 
-def _is_known(key: str, keys: Mapping[str, object]) -> bool:
+def _is_known(key: str, pairs: Mapping[str, object]) -> bool:
     """Whether the table has the key, or the mapping that it is put into; how a run is traced is nobody's plan."""
     parts = key.split(".")
     above = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return "profiler" in key or any(path in keys for path in above)
+    return "profiler" in key or any(path in pairs for path in above)
 
 
 def plain(text: str) -> str:
@@ -160,28 +170,7 @@ def plain(text: str) -> str:
 
 
 # The update of a verl launch.
-ACTOR = "actor_rollout_ref.actor"
-MEGATRON = f"{ACTOR}.megatron"
-FSDP = f"{ACTOR}.fsdp_config"
 SHARDED = ("fsdp", "fsdp2")
-DEGREES = {
-    "tensor_model_parallel_size": "--tensor-model-parallel-size",
-    "pipeline_model_parallel_size": "--pipeline-model-parallel-size",
-    "context_parallel_size": "--context-parallel-size",
-    "expert_model_parallel_size": "--expert-model-parallel-size",
-    "expert_tensor_parallel_size": "--expert-tensor-parallel-size",
-    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
-}
-OPEN = (
-    f"{MEGATRON}.override_transformer_config.",
-    f"{MEGATRON}.override_ddp_config.",
-    f"{ACTOR}.optim.override_optimizer_config.",
-)
-ENDS = {
-    "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
-    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
-}
-OFFLOADS = {"optimizer": "optimizer_offload", "gradients": "grad_offload", "parameters": "param_offload"}
 
 
 def read_update(
@@ -192,10 +181,10 @@ def read_update(
     Raises UnsupportedError for backends that are not planned.
     """
     engine = reader.text("model_engine", "/strategy/fsdp") or ""
-    group = reader.text(f"actor@{ACTOR}", "/strategy/fsdp")  # whose defaults in ppo_trainer.yaml follow the engine
+    group = reader.text(f"actor@{keys.ACTOR}", "/strategy/fsdp")  # whose defaults in ppo_trainer.yaml follow the engine
     by_config = group.removesuffix("_actor") if group else "megatron" if "megatron" in config else engine
     by_config = "" if by_config == "dp" else by_config
-    backend = reader.text(f"{ACTOR}.strategy", "/strategy/fsdp") or by_config or "fsdp"
+    backend = reader.text(f"{keys.ACTOR}.strategy", "/strategy/fsdp") or by_config or "fsdp"
     if by_config == "megatron":
         backend = "megatron"
     if backend == "megatron":
@@ -209,16 +198,15 @@ def read_update(
     )
 
 
-def _offload(reader: OverrideReader, section: str, names: dict[str, str]) -> list[str]:
+def _offload(reader: OverrideReader, section: str, names: Iterable[str]) -> list[str]:
     field = "/strategy/rl/offload"
-    return [name for name, key in names.items() if reader.switch(f"{section}.{key}", field, default=False)]
+    return [name for name in names if reader.switch(f"{section}.{keys.OFFLOADS[name]}", field, default=False)]
 
 
 def _sharded(reader: OverrideReader) -> dict[str, Any]:
-    keys = (f"{FSDP}.ulysses_sequence_parallel_size", f"{ACTOR}.ulysses_sequence_parallel_size")
-    cp = max(reader.number(key, "/strategy/cp") or 1 for key in keys)
+    cp = max(reader.number(f"{section}.{keys.ULYSSES}", "/strategy/cp") or 1 for section in (keys.FSDP, keys.ACTOR))
     full = reader.switch("actor_rollout_ref.model.enable_gradient_checkpointing", "/strategy/recompute", default=True)
-    offload = _offload(reader, FSDP, {name: OFFLOADS[name] for name in ("optimizer", "parameters")})
+    offload = _offload(reader, keys.FSDP, ("optimizer", "parameters"))
     return {
         "fsdp": True,
         "cp": cp,
@@ -231,7 +219,7 @@ def _sharded(reader: OverrideReader) -> dict[str, Any]:
 
 
 def _micro_batch(reader: OverrideReader) -> int:
-    return reader.number(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "/strategy/micro_batch_size") or 1
+    return reader.number(f"{keys.ACTOR}.{keys.COUNTED}", "/strategy/micro_batch_size") or 1
 
 
 def _megatron(reader: OverrideReader, model: dict[str, Any]) -> tuple[dict[str, Any], FlagReader | None]:
@@ -243,24 +231,21 @@ def _megatron(reader: OverrideReader, model: dict[str, Any]) -> tuple[dict[str, 
         shape |= {"--moe-grouped-gemm": True}
     flags = {flag: _flag(flag, value, 1) for flag, value in shape.items()}
     flags["--micro-batch-size"] = _flag("--micro-batch-size", _micro_batch(reader), 1)
-    for name, flag in DEGREES.items():
-        if (value := reader.number(f"{MEGATRON}.{name}", "/strategy")) is not None:
-            flags[flag] = _flag(flag, value, reader.given[f"{MEGATRON}.{name}"].line)
-    for key, flag in (
-        ("sequence_parallel", "--sequence-parallel"),
-        ("use_distributed_optimizer", "--use-distributed-optimizer"),
-    ):
-        if reader.switch(f"{MEGATRON}.{key}", "/strategy", default=True):
-            flags[flag] = _flag(flag, True, 1)
-    for prefix in OPEN:
+    for name in keys.DEGREES.values():
+        if (value := reader.number(f"{keys.MEGATRON}.{name}", "/strategy")) is not None:
+            flags[_named(name)] = _flag(_named(name), value, reader.given[f"{keys.MEGATRON}.{name}"].line)
+    for name in keys.SWITCHES:
+        if reader.switch(f"{keys.MEGATRON}.{name}", "/strategy", default=True):
+            flags[_named(name)] = _flag(_named(name), True, 1)
+    for prefix in keys.OPEN:
         for name, given in reader.under(prefix).items():
             _take_override(reader, flags, prefix, name, given)
-    reader.under("actor_rollout_ref.ref.megatron.")
+    reader.under(f"{keys.REF}.megatron.")
     inner = FlagReader(LaunchScript("verl", flags))
     strategy, _ = read_strategy(inner)
     if strategy["tp"] == 1:
         strategy["sequence_parallel"] = False
-    strategy["offload"] = _offload(reader, MEGATRON, OFFLOADS)
+    strategy["offload"] = _offload(reader, keys.MEGATRON, ("optimizer", "gradients", "parameters"))
     return strategy, inner
 
 
@@ -273,12 +258,17 @@ def _take_override(
         return
     if given.unknown:
         reader.text(prefix + name, "/strategy")
-    flag = ENDS.get(name, f"--{name.replace('_', '-')}")
+    flag = _named(name)
     if value.startswith("[") and value.endswith("]"):
         words: Any = [each.strip(" '\"") for each in value[1:-1].split(",")]
     else:
         words = True if value.lower() == "true" else value
     flags[flag] = _flag(flag, words, given.line)
+
+
+def _named(key: str) -> str:
+    """Megatron's flag of a key."""
+    return keys.FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
 def _flag(name: str, value: Any, line: int) -> GivenFlag:
@@ -288,7 +278,6 @@ def _flag(name: str, value: Any, line: int) -> GivenFlag:
 
 SIGN = "actor_rollout_ref."
 MODEL_PATH = "actor_rollout_ref.model.path"
-ROLLOUT = "actor_rollout_ref.rollout"
 # Entry points, by a part of their name: what they are started for.
 STREAMED, ONE_STEP = "fully_async", "one_step_off"
 OTHER_PROGRAMS = {"main_generation": "inference", "main_eval": "evaluation", "sft_trainer": "SFT"}
@@ -323,8 +312,9 @@ def import_verl(
     model = model_of([name or "", path, marked_preset(text) or ""], base_dir, reader.log, place)
     strategy, inner = read_update(reader, model, program, config)
     training_ranks = _ranks(reader, "trainer", 1, 8)
-    rl, placement, generating = _rl(reader, program)
-    strategy["rl"] = placement | _layout(reader, strategy, generating)
+    values = keys.GENERATION.of(reader)
+    rl, placement, generating = _rl(reader, program, values["training.rl.responses_per_prompt"])
+    strategy["rl"] = placement | _layout(reader, strategy, generating, values.section("strategy.rl.generation"))
     strategy["rl"]["pack_tokens"] = _pack_tokens(reader, strategy["cp"])
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
     take_marks(text, spec, strategy, reader.log)
@@ -346,11 +336,11 @@ def import_verl(
     )
 
 
-def _kept_flags(inner: FlagReader | None, keys: Mapping[str, object]) -> list[KeptFlag]:
+def _kept_flags(inner: FlagReader | None, pairs: Mapping[str, object]) -> list[KeptFlag]:
     """Keys that were handed on as flags and that nobody knows."""
     if inner is None:
         return []
-    names = {key.rpartition(".")[2] for key in keys if key.startswith(OPEN)}
+    names = {key.rpartition(".")[2] for key in pairs if key.startswith(keys.OPEN)}
     rest = inner.note_rest()
     return [
         KeptFlag(flag.name, flag.text, flag.line)
@@ -409,37 +399,37 @@ def _refuse_adapters(reader: OverrideReader) -> None:
 
 def _ranks(reader: OverrideReader, section: str, nodes: int | None, each: int | None) -> int | None:
     """Ranks of a part of the launch; None where the script leaves them to its environment."""
-    keys = (f"{section}.nnodes", f"{section}.n_gpus_per_node")
-    if any(key in reader.given and reader.given[key].unknown for key in keys):
-        for key in keys:
+    pairs = (f"{section}.{keys.NODES}", f"{section}.{keys.EACH}")
+    if any(key in reader.given and reader.given[key].unknown for key in pairs):
+        for key in pairs:
             reader.under(key)
         return None
-    first = reader.number(keys[0], "/cluster/num_npus", nodes)
-    second = reader.number(keys[1], "/cluster/num_npus", each)
+    first = reader.number(pairs[0], "/cluster/num_npus", nodes)
+    second = reader.number(pairs[1], "/cluster/num_npus", each)
     return None if first is None or second is None else first * second
 
 
-def _rl(reader: OverrideReader, program: str) -> tuple[dict[str, Any], dict[str, Any], int | None]:
+def _rl(reader: OverrideReader, program: str, responses: int) -> tuple[dict[str, Any], dict[str, Any], int | None]:
     """`training.rl`, where it runs, and the ranks that only generate."""
     field = "/training/rl"
-    mini = reader.whole(f"{ACTOR}.ppo_mini_batch_size", f"{field}/updates_per_step", 256)
+    mini = reader.whole(keys.MINI_BATCH, f"{field}/updates_per_step", 256)
     placement, generating = _placement(reader, program)
     if STREAMED in program:
-        synced = reader.whole("async_training.trigger_parameter_sync_step", f"{field}/prompts_per_step", 4)
-        prompts = synced * mini * reader.whole("async_training.require_batches", f"{field}/prompts_per_step", 1)
-        reader.under("data.train_batch_size")
+        synced = reader.whole(keys.SYNCED, f"{field}/prompts_per_step", 4)
+        prompts = synced * mini * reader.whole(keys.BATCHES, f"{field}/prompts_per_step", 1)
+        reader.under(keys.PROMPTS)
     else:
-        prompts = reader.whole("data.train_batch_size", f"{field}/prompts_per_step", 1024)
-    responses = reader.whole(f"{ROLLOUT}.n", f"{field}/responses_per_prompt", 1)
-    in_loss = reader.switch(f"{ACTOR}.use_kl_loss", f"{field}/reference_model", default=False)
-    in_reward = reader.switch("algorithm.use_kl_in_reward", f"{field}/reference_model", default=False)
+        prompts = reader.whole(keys.PROMPTS, f"{field}/prompts_per_step", 1024)
+    in_loss, in_reward = (
+        reader.switch(key, f"{field}/reference_model", default=False) for key in (keys.KL_LOSS, keys.KL_REWARD)
+    )
+    lengths = keys.DATA.of(reader).section("training.rl")
     rl: dict[str, Any] = {
         "algorithm": _algorithm(reader, program),
         "prompts_per_step": prompts,
         "responses_per_prompt": responses,
-        "prompt_length": {"max": reader.whole("data.max_prompt_length", f"{field}/prompt_length/max", 512)},
-        "response_length": {"max": reader.whole("data.max_response_length", f"{field}/response_length/max", 512)},
-        "updates_per_step": whole_updates(prompts, mini, reader.log, f"{ACTOR}.ppo_mini_batch_size"),
+        **{name: {"max": lengths[f"{name}.max"]} for name in ("prompt_length", "response_length")},
+        "updates_per_step": whole_updates(prompts, mini, reader.log, keys.MINI_BATCH),
         "reference_model": in_loss or in_reward,
     }
     for key in ("reward.reward_model.enable", "reward_model.enable"):
@@ -450,10 +440,10 @@ def _rl(reader: OverrideReader, program: str) -> tuple[dict[str, Any], dict[str,
 
 def _algorithm(reader: OverrideReader, program: str) -> str:
     field = "/training/rl/algorithm"
-    given = reader.text("algorithm.adv_estimator", field, "gae") or "gae"
+    given = reader.text(keys.ESTIMATOR, field, "gae") or "gae"
     if given == "gae":
         return "ppo"
-    if "dapo" in program or reader.switch("algorithm.filter_groups.enable", field, default=False):
+    if "dapo" in program or reader.switch(f"{keys.FILTERS}.enable", field, default=False):
         return "dapo"
     if given not in GROUPED:
         reader.log.doubt(field, given, Message("importers.predicted_as", what="grpo"))
@@ -465,8 +455,8 @@ def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], in
     field = "/strategy/rl/staleness"
     mode = reader.text("trainer.v1.trainer_mode", "/strategy/rl/placement") or "sync"
     if STREAMED in program:
-        bound = reader.decimal("async_training.staleness_threshold", field, 0.1)
-        partial = reader.switch("async_training.partial_rollout", "/strategy/rl/partial_rollout", default=True)
+        bound = reader.decimal(keys.BOUND, field, 0.1)
+        partial = reader.switch(keys.PARTIAL, "/strategy/rl/partial_rollout", default=True)
         generating = _ranks(reader, "rollout", 1, 8)
         if not bound:
             return {"placement": "separate"}, generating
@@ -477,17 +467,20 @@ def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], in
         return {"placement": "async", "staleness": 1}, _ranks(reader, "rollout", 1, 8)
     if mode == "separate_async":
         bound = reader.whole("trainer.v1.sampler.max_off_policy_threshold", field, 8, least=0)
-        generating = _ranks(reader, ROLLOUT, None, None)
+        generating = _ranks(reader, keys.ROLLOUT, None, None)
         return {"placement": "async", "staleness": bound, "partial_rollout": True}, generating
     if mode != "sync":
         reader.log.unmodelled("trainer.v1.trainer_mode", mode, Message("importers.predicted_as", what="sync"))
     return {"placement": "colocated"}, None
 
 
-def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | None) -> dict[str, Any]:
+def _layout(
+    reader: OverrideReader, strategy: dict[str, Any], generating: int | None, given: dict[str, Any]
+) -> dict[str, Any]:
+    """Generation, and what leaves for it. given : of it, values of the table."""
     field = "/strategy/rl/generation"
-    on_ascend = (reader.text("trainer.device", "/cluster/profile") or "").lower() == "npu"
-    written = reader.text(f"{ROLLOUT}.name", f"{field}/engine", "vllm") or "vllm"
+    on_ascend = (reader.text(keys.DEVICE, "/cluster/profile") or "").lower() == "npu"
+    written = reader.text(keys.ENGINE, f"{field}/engine", "vllm") or "vllm"
     if written not in ENGINES:
         raise UnsupportedError(
             Message("common.is_not_modelled_yet", what=written[:40]),
@@ -495,33 +488,27 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
             hint=Message("common.one_of", names="vllm, sglang, trtllm"),
         )
     engine = "vllm-ascend" if on_ascend and written == "vllm" else ENGINES[written]
-    quantised = reader.text(f"{ROLLOUT}.quantization", f"{field}/precision")
+    quantised = reader.text(keys.QUANTIZED, f"{field}/precision")
     if quantised is not None and quantised not in PRECISIONS:
-        reader.log.unmodelled(f"{ROLLOUT}.quantization", quantised, Message("importers.predicted_as", what="bf16"))
-    eager = reader.switch(f"{ROLLOUT}.enforce_eager", f"{field}/mode", default=False)
-    generation: dict[str, Any] = {
-        "tp": reader.whole(f"{ROLLOUT}.tensor_model_parallel_size", f"{field}/tp", 2),
-        "dp": reader.whole(f"{ROLLOUT}.data_parallel_size", f"{field}/dp", 1),
-        "ep": reader.whole(f"{ROLLOUT}.expert_parallel_size", f"{field}/ep", 1),
+        reader.log.unmodelled(keys.QUANTIZED, quantised, Message("importers.predicted_as", what="bf16"))
+    eager = reader.switch(keys.EAGER, f"{field}/mode", default=False)
+    generation = given | {
         "precision": PRECISIONS.get(quantised or "", "bf16"),
         "engine": engine,
         "mode": "eager" if eager else "graph",
-        "memory_fraction": reader.decimal(f"{ROLLOUT}.gpu_memory_utilization", f"{field}/memory_fraction", 0.5),
-        "max_num_seqs": reader.whole(f"{ROLLOUT}.max_num_seqs", f"{field}/max_num_seqs", 256),
     }
     offload = strategy.pop("offload")
     if offload and generating is not None:
         reason = Message("importers.not_predicted")
         reader.log.unmodelled("offload", "+".join(offload), reason)
         offload = []
-    reader.under(f"{ROLLOUT}.log_prob_")
-    reader.under("actor_rollout_ref.ref.log_prob_")
-    reader.under(f"{ROLLOUT}.max_model_len")
+    for ignored in (f"{keys.ROLLOUT}.log_prob_", f"{keys.REF}.log_prob_", f"{keys.ROLLOUT}.{keys.LONGEST}"):
+        reader.under(ignored)
     return {"generation": generation} | ({"offload": offload} if offload else {})
 
 
 def _pack_tokens(reader: OverrideReader, cp: int) -> int | None:
     field = "/strategy/rl/pack_tokens"
-    if not reader.switch(f"{ACTOR}.use_dynamic_bsz", field, default=False):
+    if not reader.switch(f"{keys.ACTOR}.{keys.DYNAMIC}", field, default=False):
         return None
-    return cp * reader.whole(f"{ACTOR}.ppo_max_token_len_per_gpu", field, 16_384)
+    return cp * reader.whole(f"{keys.ACTOR}.{keys.TOKENS}", field, 16_384)

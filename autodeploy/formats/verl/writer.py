@@ -23,27 +23,21 @@ from autodeploy.formats.megatron.post_training_launch import (
     rl_marks,
 )
 from autodeploy.formats.megatron.strategy import add_dispatch, add_schedule, expert_tensor_parallel
+from autodeploy.formats.verl import keys
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line
 from autodeploy.specs.rl_facts import on_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.formats.megatron.arguments import LaunchArguments, Value
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
     from autodeploy.stack.releases import Release
 
 
-# Overrides of verl's configuration, and how flags of Megatron-LM and MindSpeed become some of them.
-ACTOR = "actor_rollout_ref.actor"
-MEGATRON = f"{ACTOR}.megatron"
-# Mappings that verl hands on; a key that they don't have yet is added (`++`).
-OPEN = (
-    f"{MEGATRON}.override_transformer_config.",
-    f"{MEGATRON}.override_ddp_config.",
-    f"{ACTOR}.optim.override_optimizer_config.",
-)
 # Arguments whose field in Megatron-LM's classes has another name (megatron/training/arguments.py, `dest`).
 FIELDS = {"microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage"}
 
@@ -56,8 +50,11 @@ class Overrides:
 
     def add(self, array: str, prefix: str, **values: Any) -> None:
         """Adds keys under a prefix; what is None is left to verl's default."""
-        given = {f"{prefix}.{name}" if prefix else name: value for name, value in values.items() if value is not None}
-        self.arrays.setdefault(array, {}).update(given)
+        self.put(array, {f"{prefix}.{name}" if prefix else name: value for name, value in values.items()})
+
+    def put(self, array: str, values: Mapping[str, Any]) -> None:
+        """The same of keys by their whole path."""
+        self.arrays.setdefault(array, {}).update({key: each for key, each in values.items() if each is not None})
 
     def pairs(self) -> dict[str, Any]:
         """All keys with their values."""
@@ -66,14 +63,14 @@ class Overrides:
     def text(self) -> str:
         """Bash arrays, an override a line."""
         return "\n".join(
-            f"{name}=(\n" + "".join(f"    {_line(key, value)}\n" for key, value in keys.items()) + ")\n"
-            for name, keys in self.arrays.items()
-            if keys
+            f"{name}=(\n" + "".join(f"    {_line(key, value)}\n" for key, value in pairs.items()) + ")\n"
+            for name, pairs in self.arrays.items()
+            if pairs
         )
 
 
 def _line(key: str, value: Any) -> str:
-    plus = "++" if key.startswith(OPEN) else ""
+    plus = "++" if key.startswith(keys.OPEN) else ""
     if isinstance(value, str) and "$" in value:
         return f'{plus}{key}="{value}"'
     if isinstance(value, bool):
@@ -105,7 +102,7 @@ def handed_on(arguments: LaunchArguments) -> dict[str, Any]:
 def _places(release: Release) -> dict[str, str]:
     """Last part -> path of every key of the open mappings, the transformer's first."""
     places: dict[str, str] = {}
-    for prefix in OPEN:
+    for prefix in keys.OPEN:
         for name in release.keys:
             if name.startswith(prefix):
                 places.setdefault(name.removeprefix(prefix), name)
@@ -126,8 +123,6 @@ def _typed(kind: str, value: Value) -> Any:
     return float(str(value)) if kind == "float" else value
 
 
-ROLLOUT = "actor_rollout_ref.rollout"
-REF = "actor_rollout_ref.ref"
 ENGINES = {"vllm": "vllm", "vllm-ascend": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 # What vllm_async_server.py (_apply_quantization) takes; its weights stay in bf16 otherwise.
 QUANTIZATION = {"fp8": "fp8", "int8": "ascend", "w8a8": "ascend"}
@@ -182,22 +177,21 @@ def _refuse(launch: RlLaunch) -> None:
 
 def _overrides(launch: RlLaunch) -> Overrides:
     overrides, facts, rl = Overrides(), launch.facts, launch.rl
-    overrides.add(
-        "DATA_ARGS",
-        "data",
-        train_files="${TRAIN_FILE}",
-        val_files="${VAL_FILE}",
-        train_batch_size=0 if _is_streamed(launch) else facts.prompts,
-        gen_batch_size=1 if _is_streamed(launch) else None,
-        max_prompt_length=facts.prompt_tokens,
-        max_response_length=facts.response_tokens,
-    )
+    spec, strategy = launch.launch.spec, launch.launch.plan.strategy
+    data = {
+        **{"data.train_files": "${TRAIN_FILE}", "data.val_files": "${VAL_FILE}"},
+        keys.PROMPTS: 0 if _is_streamed(launch) else facts.prompts,
+        "data.gen_batch_size": 1 if _is_streamed(launch) else None,
+        "training.rl.prompt_length.max": facts.prompt_tokens,
+        "training.rl.response_length.max": facts.response_tokens,
+    }
+    overrides.put("DATA_ARGS", keys.DATA.pairs(spec, strategy, data))
     overrides.add("MODEL_ARGS", "actor_rollout_ref.model", path="${MODEL_PATH}", use_remove_padding=True)
     if launch.layout.placement != "colocated":
         overrides.add("MODEL_ARGS", "actor_rollout_ref", hybrid_engine=False)
-    overrides.add("ALGORITHM_ARGS", "algorithm", adv_estimator=ADVANTAGES[rl.algorithm], use_kl_in_reward=False)
+    overrides.put("ALGORITHM_ARGS", {keys.ESTIMATOR: ADVANTAGES[rl.algorithm], keys.KL_REWARD: False})
     if rl.algorithm == "dapo":
-        overrides.add("ALGORITHM_ARGS", "algorithm.filter_groups", enable=True, metric="acc")
+        overrides.add("ALGORITHM_ARGS", keys.FILTERS, enable=True, metric="acc")
         launch.arguments.note(DAPO_DROPS)
     _add_actor(overrides, launch)
     _add_rollout(overrides, launch)
@@ -216,43 +210,38 @@ def _is_streamed(launch: RlLaunch) -> bool:
 def _add_actor(overrides: Overrides, launch: RlLaunch) -> None:
     facts, rl, strategy = launch.facts, launch.rl, launch.launch.plan.strategy
     array = "ACTOR_ARGS"
-    overrides.add(
+    overrides.put(
         array,
-        ACTOR,
-        strategy="fsdp2" if strategy.fsdp else "megatron",
-        ppo_mini_batch_size=facts.mini_batch_prompts,
-        **_batching(launch, "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu"),
-        use_kl_loss=rl.reference_model,
+        {
+            f"{keys.ACTOR}.strategy": "fsdp2" if strategy.fsdp else "megatron",
+            keys.MINI_BATCH: facts.mini_batch_prompts,
+            **_batching(launch, keys.ACTOR),
+            keys.KL_LOSS: rl.reference_model,
+        },
     )
     if rl.algorithm == "dapo":
         overrides.add(
-            array, ACTOR, clip_ratio_low=DAPO_CLIP[0], clip_ratio_high=DAPO_CLIP[1], loss_agg_mode="token-mean"
+            array, keys.ACTOR, clip_ratio_low=DAPO_CLIP[0], clip_ratio_high=DAPO_CLIP[1], loss_agg_mode="token-mean"
         )
-    overrides.add(array, f"{ACTOR}.optim", lr="${LR}")
+    overrides.add(array, f"{keys.ACTOR}.optim", lr="${LR}")
     if strategy.fsdp:
         _add_sharded(overrides, launch)
     else:
         _add_megatron(overrides, launch)
 
 
-def _batching(launch: RlLaunch, counted: str, dynamic: str, tokens: str) -> dict[str, Any]:
+def _batching(launch: RlLaunch, part: str) -> dict[str, Any]:
     """Micro batches, filled up to a number of tokens of each context-parallel rank (engine/utils.py:111) or counted."""
     facts = launch.facts
     if facts.packed:
-        return {dynamic: True, tokens: -(-facts.pack_tokens // facts.cp)}
-    return {dynamic: False, counted: facts.micro_batch_size}
+        return {f"{part}.{keys.DYNAMIC}": True, f"{part}.{keys.TOKENS}": -(-facts.pack_tokens // facts.cp)}
+    return {f"{part}.{keys.DYNAMIC}": False, f"{part}.{keys.COUNTED}": facts.micro_batch_size}
 
 
 def _add_sharded(overrides: Overrides, launch: RlLaunch) -> None:
     offload = launch.layout.offload
-    overrides.add(
-        "ACTOR_ARGS",
-        f"{ACTOR}.fsdp_config",
-        param_offload="parameters" in offload,
-        optimizer_offload="optimizer" in offload,
-        fsdp_size=-1,
-        ulysses_sequence_parallel_size=launch.facts.cp,
-    )
+    pairs = {keys.OFFLOADS[name]: name in offload for name in ("parameters", "optimizer")}
+    overrides.add("ACTOR_ARGS", keys.FSDP, **pairs, fsdp_size=-1, **{keys.ULYSSES: launch.facts.cp})
     if "gradients" in offload:
         launch.arguments.note(Message("exporters.has_no_flag_in", name="offload: gradients", framework="verl (FSDP2)"))
 
@@ -260,21 +249,13 @@ def _add_sharded(overrides: Overrides, launch: RlLaunch) -> None:
 def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     arguments, spec, plan = launch.arguments, launch.launch.spec, launch.launch.plan
     strategy, offload, array = plan.strategy, launch.layout.offload, "ACTOR_ARGS"
-    overrides.add(
-        array,
-        MEGATRON,
-        tensor_model_parallel_size=strategy.tp,
-        pipeline_model_parallel_size=strategy.pp,
-        virtual_pipeline_model_parallel_size=strategy.vpp if strategy.vpp > 1 else None,
-        context_parallel_size=strategy.cp,
-        expert_model_parallel_size=strategy.ep if spec.model.is_moe else None,
-        expert_tensor_parallel_size=expert_tensor_parallel(strategy) if spec.model.is_moe else None,
-        sequence_parallel=strategy.tp > 1 and strategy.sequence_parallel is not False,
-        use_distributed_optimizer=strategy.distributed_optimizer,
-        param_offload="parameters" in offload,
-        grad_offload="gradients" in offload,
-        optimizer_offload="optimizer" in offload,
-    )
+    shards_sequence = strategy.tp > 1 and strategy.sequence_parallel is not False
+    pairs = {
+        **_degrees(strategy, moe=spec.model.is_moe),
+        **dict(zip(keys.SWITCHES, (shards_sequence, strategy.distributed_optimizer), strict=True)),
+        **{key: name in offload for name, key in keys.OFFLOADS.items()},
+    }
+    overrides.add(array, keys.MEGATRON, **pairs)
     placed = placement(plan, spec.model.num_hidden_layers)
     add_schedule(arguments, strategy, plan.micro_batches)
     _add_layers(overrides, placed)
@@ -293,6 +274,14 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
         arguments.note(Message("exporters.verl_mtp_off"))
 
 
+def _degrees(strategy: Strategy, *, moe: bool) -> dict[str, int | None]:
+    """Degrees of the layers by verl's keys; None where its default is meant."""
+    degrees: dict[str, int | None] = {name: getattr(strategy, name) for name in keys.DEGREES}
+    degrees["vpp"] = strategy.vpp if strategy.vpp > 1 else None
+    degrees |= {"etp": expert_tensor_parallel(strategy)} if moe else {"ep": None, "etp": None}
+    return {keys.DEGREES[name]: degree for name, degree in degrees.items()}
+
+
 def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
     """Dispatch of tokens to their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
     dispatcher = strategy.moe_dispatcher or "alltoall"
@@ -306,12 +295,10 @@ def _add_layers(overrides: Overrides, placed: Placement) -> None:
     """Layers of the stages: even without a key, other ends by their numbers, all else as a layout."""
     if placed.is_even or len(placed.chunks[0]) == 1:
         return
-    section = f"{MEGATRON}.override_transformer_config"
+    section = f"{keys.MEGATRON}.override_transformer_config"
     first, *middle, last = placed.chunks[0]
     if len(placed.chunks) == 1 and len(set(middle)) <= 1:
-        overrides.add(
-            "ACTOR_ARGS", section, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last
-        )
+        overrides.add("ACTOR_ARGS", section, **dict(zip(keys.ENDS, (first, last), strict=True)))
         return
     overrides.add("ACTOR_ARGS", section, pipeline_model_parallel_layout=layout_string(placed, 0))
 
@@ -319,27 +306,21 @@ def _add_layers(overrides: Overrides, placed: Placement) -> None:
 def _add_rollout(overrides: Overrides, launch: RlLaunch) -> None:
     facts, generation, colocated = launch.facts, launch.layout.generation, launch.layout.placement == "colocated"
     array = "ROLLOUT_ARGS"
-    overrides.add(
-        array,
-        ROLLOUT,
-        name=ENGINES[generation.engine],
-        mode="async",
-        n=facts.responses,
-        tensor_model_parallel_size=generation.tp,
+    logic = {
+        keys.ENGINE: ENGINES[generation.engine],
+        f"{keys.ROLLOUT}.mode": "async",
         # Dense ranks are replicas of their own, whatever stands here.
-        data_parallel_size=generation.dp if launch.has_experts else 1,
-        expert_parallel_size=generation.ep if launch.has_experts else 1,
-        gpu_memory_utilization=generation.memory_fraction,
-        max_num_seqs=generation.max_num_seqs,
-        max_model_len=facts.longest_tokens,
-        enforce_eager=None if generation.mode is None else generation.mode == "eager",
-        free_cache_engine=True if colocated else None,
-        quantization=QUANTIZATION.get(generation.precision),
-    )
+        **({} if launch.has_experts else dict.fromkeys(("strategy.rl.generation.dp", "strategy.rl.generation.ep"), 1)),
+        f"{keys.ROLLOUT}.{keys.LONGEST}": facts.longest_tokens,
+        keys.EAGER: None if generation.mode is None else generation.mode == "eager",
+        f"{keys.ROLLOUT}.free_cache_engine": True if colocated else None,
+        keys.QUANTIZED: QUANTIZATION.get(generation.precision),
+    }
+    overrides.put(array, keys.GENERATION.pairs(launch.launch.spec, launch.launch.plan.strategy, logic))
     if not facts.packed:
-        overrides.add(array, ROLLOUT, log_prob_micro_batch_size_per_gpu=facts.micro_batch_size)
+        overrides.put(array, {f"{keys.ROLLOUT}.{keys.COUNTED_SCORES}": facts.micro_batch_size})
     if not colocated and launch.vendor == "huawei":
-        overrides.add(array, f"{ROLLOUT}.checkpoint_engine", backend="hccl")
+        overrides.add(array, f"{keys.ROLLOUT}.checkpoint_engine", backend="hccl")
     if generation.precision in {"int8", "w8a8"}:
         launch.arguments.note(Message("exporters.quantised_weights"))
 
@@ -348,21 +329,16 @@ def _add_other_models(overrides: Overrides, launch: RlLaunch) -> None:
     """Reference, critic and reward model; the reference has the actor's degrees by verl's own defaults."""
     facts, rl, strategy = launch.facts, launch.rl, launch.launch.plan.strategy
     if rl.reference_model and not facts.packed:
-        overrides.add("REF_ARGS", REF, log_prob_micro_batch_size_per_gpu=facts.micro_batch_size)
+        overrides.put("REF_ARGS", {f"{keys.REF}.{keys.COUNTED_SCORES}": facts.micro_batch_size})
     if rl.algorithm == "ppo":
-        batching = _batching(launch, "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu")
         path = "${MODEL_PATH}" if rl.critic in (None, "same") else "${CRITIC_PATH}"
-        overrides.add("CRITIC_ARGS", "critic", strategy="fsdp2" if strategy.fsdp else "megatron", **batching)
+        backend = "fsdp2" if strategy.fsdp else "megatron"
+        overrides.put("CRITIC_ARGS", {"critic.strategy": backend, **_batching(launch, "critic")})
         overrides.add("CRITIC_ARGS", "critic.model", path=path)
         if not strategy.fsdp:
-            overrides.add(
-                "CRITIC_ARGS",
-                "critic.megatron",
-                tensor_model_parallel_size=strategy.tp,
-                pipeline_model_parallel_size=strategy.pp,
-                context_parallel_size=strategy.cp,
-                expert_model_parallel_size=strategy.ep if launch.has_experts else None,
-            )
+            degrees = _degrees(strategy, moe=launch.has_experts)
+            own = {keys.DEGREES[name]: degrees[keys.DEGREES[name]] for name in ("tp", "pp", "cp", "ep")}
+            overrides.add("CRITIC_ARGS", "critic.megatron", **own)
     if rl.reward != "rule":
         engine = ENGINES[launch.layout.generation.engine]
         overrides.add("REWARD_ARGS", "reward.reward_model", enable=True, model_path="${REWARD_MODEL_PATH}")
@@ -373,32 +349,24 @@ def _add_other_models(overrides: Overrides, launch: RlLaunch) -> None:
 def _add_trainer(overrides: Overrides, launch: RlLaunch) -> None:
     facts, layout, array = launch.facts, launch.layout, "TRAINER_ARGS"
     nodes, each = on_nodes(facts.training_ranks, facts.ranks_per_node)
-    overrides.add(
+    overrides.put(
         array,
-        "trainer",
-        nnodes=nodes,
-        n_gpus_per_node=each,
-        device="npu" if launch.vendor == "huawei" else "cuda",
-        balance_batch=True,
-        val_before_train=False,
-        logger=["console"],
-        default_local_dir="${CKPT_SAVE_DIR}",
-        save_freq="${SAVE_FREQ}",
+        {
+            f"trainer.{keys.NODES}": nodes,
+            f"trainer.{keys.EACH}": each,
+            keys.DEVICE: "npu" if launch.vendor == "huawei" else "cuda",
+            **{"trainer.balance_batch": True, "trainer.val_before_train": False, "trainer.logger": ["console"]},
+            **{"trainer.default_local_dir": "${CKPT_SAVE_DIR}", "trainer.save_freq": "${SAVE_FREQ}"},
+        },
     )
     if layout.placement == "colocated":
         return
     nodes, each = on_nodes(facts.generation_ranks, facts.ranks_per_node)
-    overrides.add(array, "rollout", nnodes=nodes, n_gpus_per_node=each)
+    overrides.add(array, "rollout", **{keys.NODES: nodes, keys.EACH: each})
     if _is_streamed(launch):
         overrides.add(array, "rollout", total_rollout_steps="${TOTAL_ROLLOUT_STEPS}")
-        overrides.add(
-            array,
-            "async_training",
-            staleness_threshold=float(layout.staleness),
-            trigger_parameter_sync_step=launch.rl.updates_per_step,
-            require_batches=1,
-            partial_rollout=layout.partial_rollout,
-        )
+        streamed = {keys.BOUND: float(layout.staleness), keys.SYNCED: launch.rl.updates_per_step, keys.BATCHES: 1}
+        overrides.put(array, {**streamed, keys.PARTIAL: layout.partial_rollout})
 
 
 def _asked_for(launch: RlLaunch) -> list[tuple[str, str]]:
