@@ -108,7 +108,7 @@ def say_what_is_inside(definitions: dict[str, Any], sent: Iterable[str], ref: Re
 def _said(name: str, schema: dict[str, Any], ref: Ref) -> dict[str, Any]:
     properties = schema["properties"]
     if "spec" in properties:
-        properties["spec"] = _optional(ref("Spec")) if "anyOf" in properties["spec"] else ref("Spec")
+        properties["spec"] = {"anyOf": [ref("Spec"), NULL]} if "anyOf" in properties["spec"] else ref("Spec")
     if name == "CompareRequest":
         properties["plans"]["items"] = {"anyOf": [{"type": "string"}, _STORED]}
     if name == "CheckRequest":
@@ -140,10 +140,6 @@ _FILE = {
     "required": ["file"],
     "additionalProperties": False,
 }
-
-
-def _optional(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [schema, NULL]}
 
 
 def _either(schema: dict[str, Any], one: str, other: str) -> dict[str, Any]:

@@ -121,7 +121,14 @@ def _training() -> tuple[Field, ...]:
 def _search() -> tuple[Field, ...]:
     return (
         Field("/search/objective", "objective", "choice", "step_time", _same(get_args(Objective)), advanced=True),
-        Field("/search/target", "target", "choice", DEFAULT, _named(_pre_training()), advanced=True),
+        Field(
+            "/search/target",
+            "target",
+            "choice",
+            DEFAULT,
+            _named(tuple(name for name, each in FRAMEWORKS.items() if not each.post_trains)),
+            advanced=True,
+        ),
         Field("/search/numerics", "numerics", "choice", "reordered", _same(get_args(Numerics)), advanced=True),
         Field("/search/effort", "effort", "choice", "default", _same(get_args(Effort)), advanced=True),
         Field("/search/top_k", "top_k", "integer", "5", advanced=True),
@@ -153,10 +160,6 @@ def _run() -> tuple[Field, ...]:
 
 def _same(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, name.replace("_", " ")) for name in names)
-
-
-def _pre_training() -> tuple[str, ...]:
-    return tuple(name for name, framework in FRAMEWORKS.items() if not framework.post_trains)
 
 
 def _named(products: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -68,7 +68,10 @@ class ProfilePage:
 
 def profile_page(profile: Profile) -> ProfilePage:
     """The page of a profile: each chip grade and each level of the interconnect is a section of its own."""
-    numbers = sorted((_number(profile, name, each) for name, each in profile.quantities.items()), key=_is_in_section)
+    numbers = sorted(
+        (_number(profile, name, each) for name, each in profile.quantities.items()),
+        key=lambda number: bool(_section(number)),
+    )
     kinds = Counter(number.kind for number in numbers)
     return ProfilePage(
         profile.name,
@@ -82,10 +85,6 @@ def _section(number: Number) -> str:
     """`devices.910C` of `devices.910C.peak_tflops.bf16`, `ub` of `ub.latency_us`."""
     *sections, _ = number.name.split(".")
     return ".".join(sections[: 2 if sections[:1] == ["devices"] else 1])
-
-
-def _is_in_section(number: Number) -> bool:
-    return bool(_section(number))
 
 
 def _number(profile: Profile, name: str, quantity: Quantity) -> Number:

@@ -70,8 +70,5 @@ def _there(
         commissioning = client.commissioning(plan_id)
         names = [launch.name for launch in commissioning.launches] if written else []
         texts = {name: client.export(plan_id, to or DEFAULT, lang=lang, rehearse=name) for name in names}
-        return commissioning, {f"{plan_id}_rehearsal_{name}{_suffix(text)}": text for name, text in texts.items()}
-
-
-def _suffix(text: str) -> str:
-    return ".sh" if text.startswith("#!") else ""
+        ends = {name: ".sh" if text.startswith("#!") else "" for name, text in texts.items()}
+        return commissioning, {f"{plan_id}_rehearsal_{name}{ends[name]}": text for name, text in texts.items()}

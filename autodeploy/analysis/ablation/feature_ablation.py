@@ -188,18 +188,13 @@ def estimated_anyway(spec: Spec, strategy: Strategy, features: frozenset[str]) -
     except SpecError as error:
         if strategy.rl is None or strategy.rl.placement == "colocated" or strategy.rl.generation_npus is not None:
             return error
-        for ep in _fewer(strategy.ep):
+        for ep in (strategy.ep // d for d in range(2, strategy.ep + 1) if strategy.ep % d == 0):
             try:
                 fewer = strategy.model_copy(update={"ep": ep})
                 return estimate_rl(spec, fewer, features=features, beyond_memory=True)
             except SpecError:
                 continue
         return error
-
-
-def _fewer(ep: int) -> list[int]:
-    """Divisors of the expert group, the greatest first."""
-    return [ep // d for d in range(2, ep + 1) if ep % d == 0]
 
 
 # Features that schedules which pair passes exclude and that a launch without it would have.

@@ -260,7 +260,8 @@ _MODEL: dict[str, frozenset[str]] = {
 
 def take_marks(text: str, spec: dict[str, Any], strategy: dict[str, Any], log: DiagnosticsLog) -> None:
     """Puts marked features into the strategy, marked cluster, model and lengths into the spec; notes each."""
-    if features := _marked_features(text):
+    # Those without a flag, `features=rect_fa+vector_sort`; unknown names are left out.
+    if features := [name for name in _marks(text).get("features", "").split("+") if name in FEATURES]:
         log.take("# autodeploy:", "/strategy/features", " ".join(features))
         strategy["features"] = sorted({*strategy["features"], *features})
     for name, value in _marks(text).items():
@@ -335,11 +336,6 @@ def search_of_marks(text: str, target: str) -> dict[str, Any]:
     if release is None or release.framework != target or release.is_default:
         return {"target": target}
     return {"target": target, "target_release": release.name}
-
-
-def _marked_features(text: str) -> list[str]:
-    """Features of the same line that have no flag, `features=rect_fa+vector_sort`; unknown names are left out."""
-    return [name for name in _marks(text).get("features", "").split("+") if name in FEATURES]
 
 
 def _marks(text: str) -> dict[str, str]:

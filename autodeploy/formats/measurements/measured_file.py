@@ -202,11 +202,6 @@ _THROUGHPUT = "throughput per gpu (tflop/s/gpu)"
 MIB_PER_GIB = 1024.0
 
 
-def is_training_log(text: str) -> bool:
-    """Whether it has a line of an iteration."""
-    return ITERATION_MARK in text
-
-
 def read_training_log(text: str) -> MeasuredRun:
     """Median of the steady iterations at the last global batch, median throughput, worst rank's memory.
 
@@ -230,7 +225,7 @@ def read_training_log(text: str) -> MeasuredRun:
             peaks.append(positive(match[1], line, "max allocated"))
     if not rows:
         raise SpecError(Message("common.missing", word=repr(ITERATION_MARK)), hint=Message("importers.give_rank_log"))
-    batch = _last_batch(rows)
+    batch = _batch(*rows[-1])  # after any ramp
     used = [(line, fields) for line, fields in rows if _batch(line, fields) == batch]
     times = [
         positive(fields.get(ITERATION_MARK[:-1], ""), line, "elapsed time per iteration") * 1e-3
@@ -277,11 +272,6 @@ def _batch(line: int, fields: dict[str, str]) -> int | None:
     return None if text is None else whole(text, line, "global batch size")
 
 
-def _last_batch(rows: Sequence[tuple[int, dict[str, str]]]) -> int | None:
-    """The global batch after any ramp."""
-    return _batch(*rows[-1])
-
-
 def read_measured_file(path: Path, *, op: str | None = None, ranks: int | None = None) -> tuple[MeasuredRun, ...]:
     """The runs in a file; errors as `read_measured_text`, with the file's name."""
     text = read_text(path, max_bytes=MAX_TEXT_BYTES)
@@ -300,7 +290,7 @@ def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = 
     if not text.strip():
         raise SpecError(Message("field_fault.is_empty"))
     lines_of(text)
-    if is_training_log(text):
+    if ITERATION_MARK in text:
         run = read_training_log(text)
         if has_out_of_memory(text):
             run = run.model_copy(update={"out_of_memory": read_out_of_memory(text)})

@@ -78,7 +78,7 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
     if reader.switch("/model/norm_layout", f"{CONFIG}.sandwich_norm"):
         model["norm_layout"] = "sandwich"
     model |= _experts(reader, model["num_hidden_layers"])
-    if "n_routed_experts" in model and not _has_dense(model):
+    if "n_routed_experts" in model and not (model.get("first_k_dense_replace") or model.get("mlp_only_layers")):
         del model["intermediate_size"]
     if recipe := read_recipe(reader, has_experts="n_routed_experts" in model):
         model["recipe"] = recipe
@@ -176,10 +176,6 @@ def _dense_layers(reader: KeyReader, layers: int) -> dict[str, Any]:
             fault = Message("common.entries_expected", count=layers, found=len(given))
         reader.fail(path, fault)
     return {"mlp_only_layers": [layer for layer in range(layers) if layer % given]}
-
-
-def _has_dense(model: dict[str, Any]) -> bool:
-    return bool(model.get("first_k_dense_replace") or model.get("mlp_only_layers"))
 
 
 # The model in the keys of MindFormers' `model.model_config`.

@@ -127,6 +127,8 @@ class OverrideReader:
         """The value of a row of a table."""
         if key.kind is int:
             return self.number(key.path, key.pointer)
+        if key.kind is bool:
+            return self.switch(key.path, key.pointer, default=False) if key.path in self.given else None
         return self.decimal(key.path, key.pointer) if key.kind is float else self.text(key.path, key.pointer)
 
     def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
