@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,13 +157,20 @@ class FlagValues(Mapping[str, Any]):
 
     def __init__(self, script: LaunchScript, ranks: int | None, generation: str = "") -> None:
         self._flags, self._environment = script.flags, script.environment
-        self._known = {"world": ranks, "blackwell": generation == "Blackwell"}
+        # Rules ask for the same few names again and again; None: not known.
+        self._known: dict[str, Any] = {"world": ranks, "blackwell": generation == "Blackwell"}
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._known:
-            if (known := self._known[name]) is None:
-                raise NotKnown(name)
-            return known
+        if name not in self._known:
+            try:
+                self._known[name] = self._read(name)
+            except NotKnown:
+                self._known[name] = None
+        if (known := self._known[name]) is None:
+            raise NotKnown(name)
+        return known
+
+    def _read(self, name: str) -> Any:
         if name in words():
             return words()[name]
         if (feature := FEATURES.get(name.removeprefix("on_"))) is not None and name.startswith("on_"):
@@ -254,16 +261,23 @@ def _of_layout(name: str, text: str, wanted: str) -> int:
     }[wanted]
 
 
+@lru_cache(maxsize=64)
+def _rules_of(components: frozenset[str]) -> tuple[FlagRule, ...]:
+    return tuple(
+        rule
+        for rule in flag_rules()
+        if components & set(rule.component.split()) and not components & set(rule.without.split())
+    )
+
+
 def broken_flag_rules(values: FlagValues, components: frozenset[str]) -> tuple[BrokenRule, ...]:
     """The rules that a launch breaks, with the numbers filled in; components : of a release, and its own name."""
     rules_broken = []
-    for rule in flag_rules():
-        if not components & set(rule.component.split()) or components & set(rule.without.split()):
-            continue
+    for rule in _rules_of(components):
         try:
             with np.errstate(divide="raise"):  # by degrees of 0, which are told elsewhere
                 broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
-            named_values = {name: plain(values[name]) for name in rule.blanks() or rule.numbers()} if broken else {}
+                named_values = {name: plain(values[name]) for name in rule.blanks() or rule.numbers()} if broken else {}
         except (NotKnown, ArithmeticError):  # the latter of numbers that no launch has, which are told elsewhere
             continue
         if broken:

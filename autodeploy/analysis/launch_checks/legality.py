@@ -108,8 +108,9 @@ def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str
     for name, given in script.flags.items():
         if name in release.flags or name in allowed:
             continue
-        close = get_close_matches(name, release.flags, n=1, cutoff=0.8) if len(broken) < MOST_HINTS else []
         elsewhere = next((other for other in releases() if name in other.flags), None)
+        looked_for = elsewhere is None and len(broken) < MOST_HINTS
+        close = get_close_matches(name, release.flags, n=1, cutoff=0.8) if looked_for else []
         said = {"release": release.title, "flag": name, "line": given.line}
         values: dict[str, bool | int | float | str] = {"flag": name, "line": given.line}
         if elsewhere is not None:
