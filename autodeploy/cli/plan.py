@@ -227,15 +227,15 @@ def _plan_here(spec: Spec, *, fresh: bool = False) -> PlanSet:
     """In this process, stored in the database of the settings; an equal spec of before is answered from there."""
     from autodeploy.cli.output import SearchTalk, notify
     from autodeploy.kit.settings import load_settings
-    from autodeploy.service.session import open_services
+    from autodeploy.service.searches.alone import searches_alone
 
-    with open_services(load_settings()) as services:
-        equal = None if fresh else services.searches.planned_before(spec)
+    with searches_alone(load_settings()) as searches:
+        equal = None if fresh else searches.planned_before(spec)
         if equal is not None:
             notify("answered", search=equal.search.id, date=equal.search.created_at[:16].replace("T", " "))
             return equal
         with SearchTalk() as talk:
-            return services.searches.plan_and_store(spec, progress=talk, should_cancel=talk.should_cancel)
+            return searches.plan_and_store(spec, progress=talk, should_cancel=talk.should_cancel)
 
 
 def _plan_there(spec: Spec, server: str, *, fresh: bool) -> PlanSet:

@@ -16,6 +16,7 @@ from autodeploy.search.branch_and_bound.worker_process import WorkerProcess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.search.branch_and_bound.candidate import CandidatePlans
     from autodeploy.search.branch_and_bound.frontier import SearchRequest
     from autodeploy.search.choices.effort import Budget
 
@@ -30,13 +31,19 @@ LARGE_SPACE = 8_192
 
 
 def best_first(
-    request: SearchRequest, *, prune: bool = True, parallel: bool = False, keep: int | None = None
+    request: SearchRequest,
+    *,
+    prune: bool = True,
+    parallel: bool = False,
+    keep: int | None = None,
+    like: Callable[[int], CandidatePlans] | None = None,
 ) -> SearchState:
     """Look at candidates by estimate and by bound, plan and refine the best, and prove what is left.
 
     prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
     parallel : whether a second process may share the work; the answer is the same.
     keep : plans left in the frontier, the fastest; twice K where nothing is said.
+    like : as of `CandidateSolver`.
 
     Notes
     -----
@@ -53,7 +60,7 @@ def best_first(
     Bounds are raised up to the best plan less `gap`; less `proof_gap`, where that is larger, in a space beyond
     LARGE_SPACE. The gap of the result is the least bound against each plan.
     """
-    local, remote = (CandidateSolver(request, together=True) for _ in range(2))
+    local, remote = (CandidateSolver(request, together=True, like=like) for _ in range(2))
     with WorkerProcess(remote, parallel=parallel, should_cancel=request.should_cancel, later=True) as worker:
         bounding = CandidateBounds(request, local, worker)
         frontier = _searched(bounding, request, prune=prune)

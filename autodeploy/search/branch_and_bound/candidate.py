@@ -295,14 +295,22 @@ class CandidateSolver:
     """Bounds and plans of candidates.
 
     together : whether candidates are priced before they are planned, with others: contexts are the same objects then.
+    like : gives each candidate under another limit of memory, where those are known: it need not be priced again.
     """
 
-    def __init__(self, request: SearchRequest, *, together: bool = False) -> None:
+    def __init__(
+        self,
+        request: SearchRequest,
+        *,
+        together: bool = False,
+        like: Callable[[int], CandidatePlans] | None = None,
+    ) -> None:
         self._candidates, self._contexts, self._costs = request.candidates, request.contexts, request.costs
         self._outer = request.outer
         self.stopped: Callable[[], bool] = request.cancelled
         self._kept: dict[int, CandidatePlans] = {}
-        self._together = PricedTogether(request) if together else None
+        self._like = like
+        self._together = PricedTogether(request) if together and like is None else None
         self._tuples = TupleBounds(self._candidates, self._contexts, self._costs, lambda: self.stopped())
 
     def stage_bounds_s(self, rows: Ints, low_s: Floats, high_s: float) -> Floats:
@@ -351,8 +359,9 @@ class CandidateSolver:
                 del self._kept[next(iter(self._kept))]
             candidate, context = self._candidates.take(slice(index, index + 1)), self._contexts(index)
             priced = self._alone if self._together is None else self._together.at
+            like = None if self._like is None else self._like(index)
             self._kept[index] = CandidatePlans(
-                candidate, context, lambda: self.stopped(), partial(priced, index, context)
+                candidate, context, lambda: self.stopped(), partial(priced, index, context), like
             )
         return self._kept[index]
 

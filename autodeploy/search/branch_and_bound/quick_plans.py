@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -319,7 +320,13 @@ class QuickPlans:
         """Keep a solved candidate if it is the best of its outer tuple."""
         if solved.solution.plan is None:
             return
-        kept: dict[int, Solved] = {}
-        for each in sorted([*self.frontier.best, solved], key=lambda s: (s.solution.step_s, s.index)):
-            kept.setdefault(int(self.bounding.outer[each.index]), each)
-        self.frontier.best = list(kept.values())
+        outer, best = self.bounding.outer, self.frontier.best
+        known = next((one for one in best if outer[one.index] == outer[solved.index]), None)
+        if known is not None and _rank(known) <= _rank(solved):
+            return
+        self.frontier.best = [one for one in best if one is not known]
+        insort(self.frontier.best, solved, key=_rank)
+
+
+def _rank(solved: Solved) -> tuple[float, int]:
+    return solved.solution.step_s, solved.index

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from autodeploy.space.tree import CandidateTree
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
-    from cost_models.arrays import Ints
+    from cost_models.arrays import Floats, Ints
     from hardware_profiles.profile import Profile
 
 
@@ -79,23 +79,27 @@ class SearchSpace:
         """The cluster, the batch and the features of a candidate."""
         return self.contexts[int(self.variant[index])]
 
-    def below(self, rows: Ints, limit_bytes: Callable[[Context], float]) -> tuple[SearchSpace, Ints]:
-        """The candidates at some rows that may fit below other limits, and their rows here.
+    def below(self, rows: Ints, limit_bytes: Callable[[Context], float]) -> tuple[SearchSpace, Ints, Floats]:
+        """The candidates at some rows that may fit below other limits, their rows here, and the step times of all
+        those asked for, with enough recomputed to stay below [rows]; inf where none does.
 
         limit_bytes : what a plan may take of a card, by context.
         """
         contexts = tuple(replace(each, limit_bytes=limit_bytes(each)) for each in self.contexts)
         variants = self.variant[rows]
-        of_variants = [rows[variants == number] for number in np.unique(variants)]
+        places = [np.flatnonzero(variants == number) for number in np.unique(variants)]
         sweeps = [
-            sweep(self.candidates.take(of_variant), contexts[int(self.variant[of_variant[0]])], parts=False)
-            for of_variant in of_variants
+            sweep(self.candidates.take(rows[of_variant]), contexts[int(variants[of_variant[0]])], parts=False)
+            for of_variant in places
         ]
-        swept, rows = _join(sweeps), np.concatenate(of_variants)
+        swept, order = _join(sweeps), np.concatenate(places)
+        seconds = np.empty(len(rows))
+        seconds[order] = swept.after_recompute_s
         fits = np.flatnonzero(np.isfinite(swept.after_recompute_s))
-        kept = rows[fits]
+        kept = rows[order[fits]]
         candidates, costs = self.candidates.take(kept), self.costs.take(kept)
-        return SearchSpace(candidates, swept.take(fits), self.variant[kept], contexts, costs, self.counts), kept
+        space = SearchSpace(candidates, swept.take(fits), self.variant[kept], contexts, costs, self.counts)
+        return space, kept, seconds
 
 
 def search_space(

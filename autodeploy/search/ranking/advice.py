@@ -444,12 +444,15 @@ class Adviser:
     def _picks(self, known: Responses, level: float) -> list[int]:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""
         rows = near_rows(self._searched, self._best[0].solution.step_s)
-        worlds: list[Scenario] = [{}, *bad_worlds(known, NUM_BAD_WORLDS)]
+        if not len(rows):
+            return self._nearest(level)
+        roomy, kept, seconds = self._searched.below(rows, lambda context: self._usual_limit(context, level))
+        worlds = bad_worlds(known, NUM_BAD_WORLDS)
         fit = [each for each in self._best if self._p_fits(each) >= level]
         numbers_of_fit = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.
-        picks = dict.fromkeys([*self._nearest(level), *self._fastest_with_room(rows, level)])
-        estimates = estimates_in(
+        picks = dict.fromkeys([*self._nearest(level), *self._fastest_with_room(roomy, kept)])
+        moved = estimates_in(
             worlds,
             self._searched,
             rows,
@@ -457,34 +460,30 @@ class Adviser:
             lambda context: self._usual_limit(context, level),
             should_cancel=self._should_cancel,
         )
-        for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):
-            if world:
-                count = max(1, self._scaled(ELSEWHERE))
-                picks |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=numbers_of_fit))
-                continue
-            others = [int(self._outlines[each.index]) for each in fit]
-            count = max(0, max(self._top_k + MORE, OUTLINES) - len(set(others)))
-            picks |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
-            least = self._rest_on_least(rows, seconds)
-            count = max(1, self._scaled(PROVEN))
-            picks |= dict.fromkeys(
-                first_of_each(rows[least], seconds[least], self._outer, count, without=numbers_of_fit)
-            )
+        if moved is None:
+            return list(picks)
+        others = [int(self._outlines[each.index]) for each in fit]
+        count = max(0, max(self._top_k + MORE, OUTLINES) - len(set(others)))
+        picks |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
+        least, count = self._rest_on_least(rows, seconds), max(1, self._scaled(PROVEN))
+        picks |= dict.fromkeys(first_of_each(rows[least], seconds[least], self._outer, count, without=numbers_of_fit))
+        count = max(1, self._scaled(ELSEWHERE))
+        for elsewhere_s in moved:
+            picks |= dict.fromkeys(first_of_each(rows, elsewhere_s, self._outer, count, without=numbers_of_fit))
         return list(picks)
 
-    def _fastest_with_room(self, rows: Ints, level: float) -> list[int]:
-        """Candidates at some rows whose plans are the fastest found below the limit that leaves so much room: an
-        estimate knows one placement only, which tells little once memory binds.
+    def _fastest_with_room(self, roomy: SearchSpace, kept: Ints) -> list[int]:
+        """Of the candidates that may fit below the limit that leaves room, at some rows, those whose plans are the
+        fastest found: an estimate knows one placement only, which tells little once memory binds.
         """
-        if not len(rows):
-            return []
-        roomy, kept = self._searched.below(rows, lambda context: self._usual_limit(context, level))
         if not len(kept):
             return []
         quick = round(LOOKS * self._budget.quick)
         budget = replace(self._budget, quick=quick, refined=0, paths=0, exact_solves=0)
         request = roomy.request(self._top_k, budget.proof_gap, budget, should_cancel=self._should_cancel)
-        found = best_first(request, keep=max(LEAST_FASTEST, self._scaled(FASTEST)))
+        solver = self._frontier.solver
+        like = None if solver is None else lambda index: solver.plans(int(kept[index]))
+        found = best_first(request, keep=max(LEAST_FASTEST, self._scaled(FASTEST)), like=like)
         return [int(kept[each.index]) for each in found.best]
 
     def _rest_on_least(self, rows: Ints, seconds: Floats) -> Ints:
