@@ -76,6 +76,7 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
         # Ranks of context parallelism share parameters beside these (distributed/parallel_dims.py).
         keys.SHARDS: strategy.replicas(launch.ranks) // strategy.dp_replicate,
         keys.RING_OFF: strategy.cp > 1,
+        "strategy.pp": 1,  # its plans have one stage
         "strategy.ep": strategy.ep if moe else None,
         "strategy.etp": (strategy.etp or 1 if strategy.ep > 1 else 1) if moe else None,
         **_recomputed(launch),
