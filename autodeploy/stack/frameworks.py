@@ -6,16 +6,12 @@ follows from the flags that the release registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable  # noqa: TC003 - records are read by their annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from autodeploy.stack.records import known, read_records
-from hardware_profiles.shipped_yaml import shipped
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 # The engines that generate, by what they do with prompts and memory.
@@ -35,6 +31,22 @@ class Engine:
     max_num_seqs: int = 1024
     prefill_batch_tokens: float | None = None
     together: float = 0.1
+
+
+# together: on H100 the time to the first token grows by a tenth of a prompt's pass for each further request of vLLM
+# (records of serving). Defaults of the engines: gpu_memory_utilization (vllm, config), mem_fraction_static of cards
+# with 80 GB and max_prefill_tokens (sglang, server_args), kv_cache_free_gpu_mem_fraction (trtllm, llmapi);
+# max_num_seqs on cards with 70 GiB and more (vllm, engine/arg_utils.py), else 256 (vllm-ascend), max_batch_size
+# (trtllm, llmapi), what fits (sglang).
+ENGINES: dict[str, Engine] = {
+    each.name: each
+    for each in (
+        Engine("vllm", "vLLM"),
+        Engine("sglang", "SGLang", memory_fraction=0.88, max_num_seqs=4096, prefill_batch_tokens=16_384.0),
+        Engine("trtllm", "TensorRT-LLM", max_num_seqs=2048),
+        Engine("vllm-ascend", "vLLM-Ascend", max_num_seqs=256),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +91,40 @@ class Framework:
         return bool(self.configured_by)
 
 
-_ROWS = shipped("autodeploy.stack", "frameworks.yaml")
-ENGINES = {each.name: each for each in read_records(Engine, _ROWS["engines"])}
-FRAMEWORKS = {each.name: each for each in read_records(Framework, _ROWS["frameworks"])}
+FRAMEWORKS: dict[str, Framework] = {
+    each.name: each
+    for each in (
+        Framework(
+            "mindspeed-llm",
+            "MindSpeed-LLM",
+            runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
+        ),
+        Framework(
+            "mindspeed-llm-fsdp2", "MindSpeed-LLM FSDP2", configured_by="file", shards_alone=True, models="classes"
+        ),
+        Framework("torchtitan-npu", "torchtitan-npu", configured_by="file", one_stage=True, models="flavors"),
+        Framework("megatron", "Megatron-LM"),
+        Framework(
+            "mindformers",
+            "MindFormers",
+            configured_by="file",
+            runs_as=("mindformers", "mindspore", "mindsporetransformers", "mindsporelab"),
+            graph_mode=True,
+            pipelined_exchange=False,
+        ),
+        Framework("verl", "verl", configured_by="keys", post_trains=True),
+        # One worker trains and generates (use_integrated_worker), in bf16 alone (validate_config). Source: @05a90d77.
+        Framework(
+            "mindspeed-rl",
+            "MindSpeed-RL",
+            configured_by="file",
+            post_trains=True,
+            generates_beside=False,
+            generation_precisions=("bf16",),
+        ),
+        Framework("any", "any", configured_by="", uniform_options=False, recomputes_in_waits=True),
+    )
+}
 DEFAULT = next(iter(FRAMEWORKS))
 UNRESTRICTED = next(name for name, each in FRAMEWORKS.items() if not each.launches)
 
@@ -107,5 +150,10 @@ def registered(framework: Framework) -> Iterator[Framework]:
 
     Raises ValueError where its name is taken.
     """
-    with known(FRAMEWORKS, {framework.name: framework}):
+    if framework.name in FRAMEWORKS:
+        raise ValueError(f"framework {framework.name} is known already")
+    FRAMEWORKS[framework.name] = framework
+    try:
         yield framework
+    finally:
+        del FRAMEWORKS[framework.name]
