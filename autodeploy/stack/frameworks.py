@@ -150,10 +150,7 @@ def registered(framework: Framework) -> Iterator[Framework]:
 
     Raises ValueError where its name is taken.
     """
-    if framework.name in FRAMEWORKS:
-        raise ValueError(f"framework {framework.name} is known already")
-    FRAMEWORKS[framework.name] = framework
-    try:
+    from autodeploy.stack.records import known  # loads pydantic, which commands that list frameworks need not wait for
+
+    with known(FRAMEWORKS, {framework.name: framework}):
         yield framework
-    finally:
-        del FRAMEWORKS[framework.name]

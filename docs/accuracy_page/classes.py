@@ -122,10 +122,10 @@ def _left_out(
                 for record, residual, variance in zip(inside, residuals, variances, strict=True):
                     row = rows[record.id]
                     spread = spread_of(row["family"], row, float(variance))
-                    found.append(_one(name, record, -float(residual), spread, row["family"], row))
+                    found.append(_one(name, record, -float(residual), spread, row))
         for run, residual in zip(own, residuals_of(own, others), strict=True):
             spread, row = record_spread(run.prediction), {**run_row(run.record), "kind": run.kind}
-            found.append(_one(name, run.record, float(residual), spread, row["family"], row))
+            found.append(_one(name, run.record, float(residual), spread, row))
     return found
 
 
@@ -133,9 +133,9 @@ def _rest(calibration: Calibration, out: Callable[[Record], bool]) -> Calibratio
     return without(calibration, out) if any(map(out, calibration.records)) else calibration
 
 
-def _one(name: str, record: Record, residual: float, spread: Spread, family: str, run: Mapping[str, Any]) -> LeftOut:
+def _one(name: str, record: Record, residual: float, spread: Spread, run: Mapping[str, Any]) -> LeftOut:
     low, high = map(math.log, spread.interval(1.0))
-    error = abs(nearest_log_error(family, run) or 0.0)
+    error = abs(nearest_log_error(run["family"], run) or 0.0)
     return LeftOut(name, configuration_of(record), residual, Range(low, high), Range(-error, error))
 
 
@@ -172,7 +172,7 @@ def scores_by_class(found: Sequence[LeftOut]) -> dict[str, tuple[int, dict[str, 
 
 
 def class_lines(found: Sequence[LeftOut]) -> list[Line]:
-    """What intervals of classes that were left out whole are held to."""
+    """Figures of the scoreboard on intervals of classes that were left out whole."""
     each = scores(found)
     ours, others = each["ours"], [each["global"].score, each["nearest"].score]
     title = (

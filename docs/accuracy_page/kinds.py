@@ -31,7 +31,7 @@ UNDER_FSDP = "LoRA under FSDP2"
 
 @dataclass(frozen=True, slots=True)
 class GroupErrors:
-    """Errors of speed of a group's runs, predicted / measured - 1, by name; apart: of runs that no fit sees."""
+    """Errors of speed of a group's runs, predicted / measured - 1, by name."""
 
     group: RunGroup
     errors: Mapping[str, float]

@@ -24,6 +24,7 @@ from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests.witness.__main__ import PLANS, TIMEOUT_S, script_of
 
 if TYPE_CHECKING:
+    from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.analysis.witness.predicted import Prediction
 
 COUNTED = Path(__file__).with_name("operators.json")
@@ -44,9 +45,14 @@ class Counted:
     hooks: int
 
 
+def launch_of_plan(name: str) -> Launch:
+    """Launch of a plan by its exported script."""
+    return launch_of(import_document(script_of(load_shipped_yaml(PLANS.read_text("utf-8"))[name]), f"{name}.sh"))
+
+
 def prediction_of(name: str) -> Prediction:
-    """What is predicted of a plan at toy widths, which have the plan's own number of layers a stage and of experts."""
-    launch = launch_of(import_document(script_of(load_shipped_yaml(PLANS.read_text("utf-8"))[name]), f"{name}.sh"))
+    """Prediction of a plan at toy widths, which have the plan's own number of layers a stage and of experts."""
+    launch = launch_of_plan(name)
     return verify.toy_prediction(launch, verify.release_of_launch(launch).name)[1]
 
 
@@ -57,13 +63,13 @@ def errors(name: str, counted: Counted) -> tuple[float, float]:
 
 
 def counted() -> dict[str, Counted]:
-    """What is recorded, by plan."""
+    """Counts as recorded, by plan."""
     return {name: Counted(**row) for name, row in json.loads(COUNTED.read_text("utf-8")).items()}
 
 
 def count(name: str, trees: Path, python: str) -> Counted:
     """Runs a plan's first stage."""
-    launch = launch_of(import_document(script_of(load_shipped_yaml(PLANS.read_text("utf-8"))[name]), f"{name}.sh"))
+    launch = launch_of_plan(name)
     release = verify.release_of_launch(launch)
     toy, _ = verify.toy_prediction(launch, release.name)
     given = {key: trees / f"{key}-{part.commit[:8]}" for key, part in release.components.items()}

@@ -26,6 +26,7 @@ from autodeploy.calibration.record_prediction import (
 )
 from autodeploy.calibration.shipped.class_spreads import (
     INTERVAL_COVERAGE,
+    LEAST_UNCALIBRATED,
     class_spreads,
     covering,
     log_sigma_of,
@@ -111,9 +112,6 @@ def class_of(record: Record) -> str:
     """Stack, kind of run, chip, and dense or with experts."""
     kind = "experts" if record.model.is_moe else "dense"
     return f"{stack_of(record)}, {kind_of_record(record)}, {record.cluster.profile}, {kind}"
-
-
-LEAST_UNCALIBRATED = 0.15  # log standard deviation where no run at all was measured
 
 
 # Kinds of runs that no fit sees.

@@ -446,20 +446,14 @@ class Adviser:
         rows = near_rows(self._searched, self._best[0].solution.step_s)
         if not len(rows):
             return self._nearest(level)
-        roomy, kept, seconds = self._searched.below(rows, lambda context: self._usual_limit(context, level))
+        limit_bytes = partial(self._usual_limit, level=level)
+        roomy, kept, seconds = self._searched.below(rows, limit_bytes)
         worlds = bad_worlds(known, NUM_BAD_WORLDS)
         fit = [each for each in self._best if self._p_fits(each) >= level]
         numbers_of_fit = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.
         picks = dict.fromkeys([*self._nearest(level), *self._fastest_with_room(roomy, kept)])
-        moved = estimates_in(
-            worlds,
-            self._searched,
-            rows,
-            self._box,
-            lambda context: self._usual_limit(context, level),
-            should_cancel=self._should_cancel,
-        )
+        moved = estimates_in(worlds, self._searched, rows, self._box, limit_bytes, should_cancel=self._should_cancel)
         if moved is None:
             return list(picks)
         others = [int(self._outlines[each.index]) for each in fit]
