@@ -8,7 +8,7 @@ from api.http.dependencies import PlanId, SearchesDep, ServicesDep, read_documen
 from api.http.openapi import spec_request_body
 from api.http.problems import responses
 from autodeploy.analysis.intake import read_network_spec
-from autodeploy.formats.registry import FORMATS, own_exporters
+from autodeploy.formats.registry import written
 from autodeploy.specs.artefact import MEDIA_TYPES, Artefact
 from autodeploy.specs.commissioning import LAUNCH, Commissioning
 from autodeploy.specs.plan_details import OperatorReport
@@ -22,7 +22,7 @@ Format = Annotated[
         max_length=40,
         description="the format",
         examples=["mindspeed-llm"],
-        json_schema_extra={"enum": sorted((*FORMATS, *own_exporters()))},
+        json_schema_extra={"enum": sorted(written())},
     ),
 ]
 Lang = Annotated[Literal["en", "zh"], Query(description="the language of html and markdown")]

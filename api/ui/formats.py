@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from autodeploy.formats.registry import written
 from autodeploy.reports import wording
 from autodeploy.stack.frameworks import title_of
 
@@ -113,8 +114,9 @@ def sentence(text: str) -> str:
 
 
 def product_name(name: str) -> str:
-    """Spelling of a framework's name by itself."""
-    return title_of(name)
+    """Spelling of a framework's or a format's name by itself."""
+    row = written().get(name)
+    return title_of(name) if row is None else row.title
 
 
 def short_hash(value: str) -> str:

@@ -323,17 +323,16 @@ def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
 
 def is_launch(path: Path, text: str) -> bool:
     """Whether a file is a launch and no plan: a script, a framework's YAML or a spec."""
-    from autodeploy.formats.import_document import is_script
+    from autodeploy.formats.common.source import Source
     from autodeploy.kit.errors import SpecError
-    from autodeploy.specs.text_files import load_json, load_yaml
 
-    if is_script(text, path.suffix):
-        return True
+    source = Source(text, path.name)
     try:
-        document = load_json(text) if text.lstrip().startswith("{") else load_yaml(text)
+        return source.syntax == "script" or (
+            bool(source.document) and source.document.keys().isdisjoint({"gates", "plans", "plan_id"})
+        )
     except SpecError:
         return False
-    return isinstance(document, dict) and not {"gates", "plans", "plan_id"} & document.keys()
 
 
 def _sent(baseline: str | None) -> str | dict[str, Any] | None:

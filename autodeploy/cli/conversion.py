@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language, read_spec
+from autodeploy.formats.registry import FORMATS
 from autodeploy.messages import Message
-from autodeploy.stack.frameworks import FRAMEWORKS, launchers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 
 export_app = typer.Typer()
-PARTS = {"flags": ("", "-flags")}  # the whole launch, or its flags alone
-EXPORTED = ", ".join(
-    (
-        *(name + part for name in launchers() for part in PARTS.get(FRAMEWORKS[name].configured_by, ("",))),
-        *("slurm", "ascendjob", "chrome-trace", "json", "csv", "markdown", "html"),
-    )
-)
 
 
 @export_app.command(
@@ -41,7 +34,7 @@ def export(
     subject: Annotated[
         str, typer.Argument(metavar="PLAN_ID|SPEC", help="plan id from the report, p_..., or a spec with a strategy")
     ],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=Message("common.one_of", names=EXPORTED))],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=Message("common.one_of", names=", ".join(FORMATS)))],
     rehearse: Annotated[
         str | None,
         typer.Option("--rehearse", metavar="NODES", help="export its rehearsal on 1node, 8nodes, ... instead"),

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.import_result import (
-    UNNAMED,
     ImportResult,
     KeptFlag,
     plan_id_of,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
 
     from autodeploy.formats.common.flag_effects import FlagEffect
     from autodeploy.formats.common.key_table import Values
+    from autodeploy.formats.common.source import Source
     from autodeploy.formats.megatron.arguments import Value
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -119,25 +119,17 @@ UNMODELLED = {
 OF_PACKS = ("--reset-attention-mask", "--reset-position-ids", "--no-pad-to-seq-lengths", "--variable-seq-lengths")
 
 
-def is_mindspeed_rl(document: Mapping[str, Any]) -> bool:
+def detects(source: Source) -> bool:
     """Whether the document is a configuration of MindSpeed-RL."""
-    return isinstance(document.get(MEGATRON), Mapping)
+    return isinstance(source.document.get(MEGATRON), Mapping)
 
 
-def import_mindspeed_rl(
-    document: Mapping[str, Any],
-    text: str,
-    name: str | None = None,
-    otherwise: str = UNNAMED,
-    base_dir: Path | None = None,
-) -> ImportResult:
-    """The spec that a MindSpeed-RL configuration trains.
-
-    name : of the model, or of a preset where the model is in another file.
-    base_dir : folder of the file, whose `model/NAME.yaml` has the shape.
+def reads(source: Source) -> ImportResult:
+    """The spec that a MindSpeed-RL configuration trains; `model/NAME.yaml` beside it may have the model's shape.
 
     Raises SpecError with the key that can't be read.
     """
+    document, text, name = source.of_framework, source.text, source.name
     sections = {name: {} if document.get(name) is None else document[name] for name in (MEGATRON, ACTOR, *SECTIONS)}
     for section, content in sections.items():
         if not isinstance(content, Mapping):
@@ -153,10 +145,10 @@ def import_mindspeed_rl(
     reader = KeyReader({section: document[section] for section in document if section not in (MEGATRON, ACTOR)})
     values = TABLE.of(reader)
     ranks = values["cluster.num_npus"]
-    shape, preset = _shape(keys, base_dir, name, reader)
+    shape, preset = _shape(keys, source.base_dir, name, reader)
     flags = FlagReader(script_of("train_rl.py", _hashable({**shape, **keys}), lines_of_keys(text), ranks))
     strategy, layers = read_strategy(flags)
-    model = preset or read_model(flags, layers, name, otherwise)
+    model = preset or read_model(flags, layers, name, source.otherwise)
     strategy["features"] = sorted({*strategy["features"], *read_gradient_sums(flags, strategy, adapted=True)})
     prompts = flags.number("--global-batch-size", "/training/rl/prompts_per_step")
     if prompts is None or prompts < 1:

@@ -1,68 +1,130 @@
-"""Formats by name. Modules are imported when first asked for."""
+"""Every format, a row each: what tells a file of it, what reads one and what writes a plan as one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from autodeploy.formats.common.flag_effects import profile_of
-from autodeploy.kit.errors import SpecError, UnsupportedError
-from autodeploy.messages import Message
-from autodeploy.specs.artefact import Artefact
-from autodeploy.specs.field_errors import did_you_mean
-from autodeploy.specs.spec import spec_of
-from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
-from autodeploy.stack.schedules import frameworks_with
+from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.formats.common.import_result import ImportResult
+    from autodeploy.formats.common.source import Source
     from autodeploy.messages import Language
+    from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.plan_details import PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Place of an exporter, whether it is of the simulated pipeline, and the framework that launches what it writes.
+    """One format. Functions are `module:name`, of a module below this package unless it is named in full.
 
-    `brings_launch`: the script of a pre-training is in it. `for_people`: it speaks the reader's language.
+    name : as `--to` takes it. called : by people, where it is not its framework's title.
+    launches : the framework that launches it.
+    detects : whether a Source is of it; refuses : raises of a Source that is named and not read.
+    reads : the ImportResult of a Source that it detects.
+    writes : the Artefact of a PlanSet and its Plan, and of what it takes beside them.
+    brings_launch : the script of a pre-training is in it.
     """
 
-    module: str
-    function: str = "export"
-    of_timeline: bool = False
+    name: str
+    called: str = ""
     launches: str = ""
+    detects: str = ""
+    refuses: str = ""
+    reads: str = ""
+    writes: str | Callable[[PlanSet, Plan], Artefact] = ""
+    takes: Literal["language", "timeline", ""] = ""
     brings_launch: bool = False
-    for_people: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name as people write it."""
+        return self.called or title_of(self.launches or self.name)
+
+    @property
+    def target(self) -> str | None:
+        """The framework that launches what it holds; None where it is no launch."""
+        return self.launches or (DEFAULT if self.brings_launch else None)
 
     @property
     def of_pre_training(self) -> bool:
         """Whether it has no meaning for a plan of post-training."""
         launches = bool(self.launches) and not FRAMEWORKS[self.launches].post_trains
-        return launches or self.brings_launch or self.of_timeline
+        return launches or self.brings_launch or self.takes == "timeline"
 
 
-LAUNCH_SCRIPT = "autodeploy.formats.megatron.launch_script"
-FORMATS: dict[str, Format] = {
-    "mindspeed-llm": Format(LAUNCH_SCRIPT, "export_mindspeed_llm", launches="mindspeed-llm"),
-    "mindspeed-llm-flags": Format(LAUNCH_SCRIPT, "export_mindspeed_llm_flags", launches="mindspeed-llm"),
-    "mindspeed-llm-fsdp2": Format("autodeploy.formats.fsdp2.writer", launches="mindspeed-llm-fsdp2"),
-    "torchtitan-npu": Format("autodeploy.formats.torchtitan.writer", launches="torchtitan-npu"),
-    "megatron": Format(LAUNCH_SCRIPT, "export_megatron", launches="megatron"),
-    "megatron-flags": Format(LAUNCH_SCRIPT, "export_megatron_flags", launches="megatron"),
-    "mindformers": Format("autodeploy.formats.mindformers.configuration", launches="mindformers"),
-    "verl": Format("autodeploy.formats.verl.writer", launches="verl"),
-    "mindspeed-rl": Format("autodeploy.formats.mindspeed_rl", launches="mindspeed-rl"),
-    "slurm": Format("autodeploy.formats.megatron.slurm", brings_launch=True),
-    "ascendjob": Format("autodeploy.formats.megatron.ascend_job", brings_launch=True),
-    "chrome-trace": Format("autodeploy.reports.documents", "export_trace", of_timeline=True),
-    "json": Format("autodeploy.reports.documents", "export_json"),
-    "csv": Format("autodeploy.reports.documents", "export_csv"),
-    "markdown": Format("autodeploy.reports.documents", "export_markdown", for_people=True),
-    "html": Format("api.ui.report_page", for_people=True),
-}
+def _framework(name: str, module: str, writer: str = "", **more: Any) -> Format:
+    """A format of a framework whose module, or the reader in whose package, has `detects` and `reads`."""
+    return Format(name, launches=name, detects=f"{module}:detects", reads=f"{module}:reads", writes=writer, **more)
+
+
+_LAUNCH, _REPORTS = "megatron.launch_script", "autodeploy.reports.documents"
+# A file is of the first format that detects it.
+ROWS: tuple[Format, ...] = (
+    Format("python", "Python", refuses="common.launch_script:refuse_python"),
+    _framework("torchtitan-npu", "torchtitan.reader", "torchtitan.writer:export"),
+    _framework("verl", "verl.reader", "verl.writer:export"),
+    _framework("mindspeed-llm-fsdp2", "fsdp2.reader", "fsdp2.writer:export"),
+    # Scripts of Megatron-LM too: which of both a script is for is found in it.
+    _framework("mindspeed-llm", "megatron.script", f"{_LAUNCH}:export_mindspeed_llm"),
+    Format("mindspeed-llm-flags", launches="mindspeed-llm", writes=f"{_LAUNCH}:export_mindspeed_llm_flags"),
+    Format("megatron", launches="megatron", writes=f"{_LAUNCH}:export_megatron"),
+    Format("megatron-flags", launches="megatron", writes=f"{_LAUNCH}:export_megatron_flags"),
+    _framework("mindspeed-rl", "mindspeed_rl", "mindspeed_rl:export"),
+    Format("foreign", "another framework's", refuses="common.launch_script:refuse_other_configuration"),
+    _framework("mindformers", "mindformers.configuration", "mindformers.configuration:export"),
+    Format("slurm", "Slurm", writes="megatron.slurm:export", brings_launch=True),
+    Format("ascendjob", "AscendJob", writes="megatron.ascend_job:export", brings_launch=True),
+    Format("chrome-trace", "Chrome trace", writes=f"{_REPORTS}:export_trace", takes="timeline"),
+    Format(
+        "json",
+        "PlanSet",
+        detects="own_documents:is_plan_set",
+        reads="own_documents:read_plan_set",
+        writes=f"{_REPORTS}:export_json",
+    ),
+    Format("csv", "CSV", writes=f"{_REPORTS}:export_csv"),
+    Format("markdown", "Markdown", writes=f"{_REPORTS}:export_markdown", takes="language"),
+    Format("html", "HTML", writes="api.ui.report_page:export", takes="language"),
+    Format("config.json", "Hugging Face", detects="own_documents:is_hf_config", reads="own_documents:hf_model"),
+    Format("spec", "spec", detects="own_documents:is_spec", reads="own_documents:read_spec"),
+)
+_ORDER = (*FRAMEWORKS, "")
+# Those that a plan is written in: launches in the order of their frameworks, then the others.
+FORMATS = {row.name: row for row in sorted(ROWS, key=lambda row: _ORDER.index(row.launches)) if row.writes}
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """A function of a row."""
+    module, _, function = name.partition(":")
+    whole = module if module.startswith(("autodeploy.", "api.")) else f"autodeploy.formats.{module}"
+    found: Callable[..., Any] = getattr(import_module(whole), function)
+    return found
+
+
+def read(source: Source) -> ImportResult | None:
+    """The source as the first format reads it that detects it; None where none does.
+
+    Raises SpecError with every bad field, or as a row refuses it.
+    """
+    for row in ROWS:
+        if row.refuses:
+            function_of(row.refuses)(source)
+        elif row.detects and function_of(row.detects)(source):
+            imported: ImportResult = function_of(row.reads)(source)
+            return imported.with_doubts()
+    return None
+
+
+def written() -> dict[str, Format]:
+    """Formats that a plan is written in by name, those of registered frameworks among them."""
+    own = (each for each in FRAMEWORKS.values() if each.export is not None)
+    return FORMATS | {each.name: Format(each.name, launches=each.name, writes=each.export or "") for each in own}
 
 
 def formats_of(
@@ -72,25 +134,19 @@ def formats_of(
 
     parts : tp x pp, which some frameworks don't have. stages : pp alone. vendor : of the chips; None: any.
     """
+    from autodeploy.stack.schedules import frameworks_with
+
     launchers = [name for name in frameworks_with(schedule, vendor) if FRAMEWORKS[name].post_trains is post_trains]
     launchers = [name for name in launchers if parts == 1 or not FRAMEWORKS[name].shards_alone]
     launchers = [name for name in launchers if stages == 1 or not FRAMEWORKS[name].one_stage]
-    offered = [name for name, format_ in FORMATS.items() if not format_.launches or format_.launches in launchers]
-    if post_trains:
-        return tuple(name for name in offered if not FORMATS[name].of_pre_training)
-    return (*offered, *own_exporters())
+    offered = [row for row in written().values() if not row.launches or row.launches in launchers]
+    return tuple(row.name for row in offered if not (post_trains and row.of_pre_training))
 
 
 def target_of(to: str) -> str | None:
     """The framework that launches what a format holds; None where it is no launch."""
-    if to in FORMATS:
-        return FORMATS[to].launches or (DEFAULT if FORMATS[to].brings_launch else None)
-    return to if to in FRAMEWORKS else None
-
-
-def own_exporters() -> dict[str, Callable[[PlanSet, Plan], Artefact]]:
-    """Exporters that registered frameworks bring, by the framework's name."""
-    return {name: framework.export for name, framework in FRAMEWORKS.items() if framework.export is not None}
+    row = written().get(to)
+    return row.target if row is not None else to if to in FRAMEWORKS else None
 
 
 def export(
@@ -109,17 +165,16 @@ def export(
     Raises SpecError when there is no such format; the hint names close ones; UnsupportedError when the framework can't
     launch the plan, or the format needs a timeline and there is none.
     """
-    own = own_exporters()
-    if to in own:
-        return own[to](plan_set, plan)
-    if to not in FORMATS:
-        raise SpecError(
-            Message("field_fault.is_invalid", value=repr(to[:100])),
-            path="/to",
-            hint=did_you_mean(to, (*FORMATS, *own)),
-        )
-    chosen = FORMATS[to]
-    if chosen.of_pre_training and plan.strategy.rl is not None:
+    from autodeploy.formats.common.flag_effects import profile_of
+    from autodeploy.kit.errors import SpecError, UnsupportedError
+    from autodeploy.messages import Message
+    from autodeploy.specs.field_errors import did_you_mean
+    from autodeploy.specs.spec import spec_of
+
+    if (row := written().get(to)) is None:
+        fault = Message("field_fault.is_invalid", value=repr(to[:100]))
+        raise SpecError(fault, path="/to", hint=did_you_mean(to, tuple(written())))
+    if row.of_pre_training and plan.strategy.rl is not None:
         profile = profile_of(spec_of(plan_set.search))
         vendor = profile.vendor if profile is not None else None
         names = [name for name in formats_of("1f1b", post_trains=True, vendor=vendor) if FORMATS[name].launches]
@@ -128,15 +183,11 @@ def export(
             path="/to",
             hint=Message("exporters.export_to", names=" or ".join(names)),
         )
-    function = getattr(import_module(chosen.module), chosen.function)
-    if chosen.for_people:
-        return cast("Callable[[PlanSet, Plan, Language], Artefact]", function)(plan_set, plan, lang)
-    if not chosen.of_timeline:
-        return cast("Callable[[PlanSet, Plan], Artefact]", function)(plan_set, plan)
-    if timeline is None:
-        raise UnsupportedError(Message("exporters.needs_simulated_pipeline", format=to), path="/to")
-    return cast("Callable[[PlanSet, Plan, PipelineTimeline], Artefact]", function)(plan_set, plan, timeline())
-
-
-# Export of plans.
-__all__ = ["FORMATS", "Artefact", "export"]
+    beside: list[Any] = [lang] if row.takes == "language" else []
+    if row.takes == "timeline":
+        if timeline is None:
+            raise UnsupportedError(Message("exporters.needs_simulated_pipeline", format=to), path="/to")
+        beside = [timeline()]
+    write = function_of(row.writes) if isinstance(row.writes, str) else row.writes
+    artefact: Artefact = write(plan_set, plan, *beside)
+    return artefact

@@ -69,6 +69,20 @@ def scan_json(text: str, max_values: int = MAX_VALUES) -> None:
             raise _many(max_values)
 
 
+def load_toml(text: str) -> dict[str, Any]:
+    """A document of TOML.
+
+    Raises SpecError with what is wrong, and where.
+    """
+    import tomllib
+
+    scan_toml(text)
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # also a number of thousands of digits
+        raise SpecError(Message("common.not_of_format", reason=str(error)[:200], format="TOML")) from None
+
+
 def scan_toml(text: str) -> None:
     """Refuses TOML that is too long or nested too deep, by brackets or dots, or has too many values or a long key."""
     refuse_long(text, MAX_LAUNCH_CHARACTERS)

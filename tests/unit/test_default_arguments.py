@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autodeploy.formats.common.source import Source
 from autodeploy.formats.megatron.launch_script import asked_for
-from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.megatron.script import reads
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError
 from autodeploy.search import planner
@@ -84,7 +85,7 @@ def test_an_asynchronous_torch_checkpoint_contradicts_itself():
 
 def test_a_script_says_its_distributed_checkpoints_back():
     text = exported("mindspeed-llm", ASYNC)
-    run = import_launch_script(text, dict.fromkeys(asked_for(text), "1")).document["run"]
+    run = reads(Source(text, "run.sh", dict.fromkeys(asked_for(text), "1"))).document["run"]
     assert run == {"checkpoint": "asynchronous", "checkpoint_format": "torch_dist"}
 
 
@@ -119,14 +120,14 @@ def test_sums_of_fp16_gradients_in_32_bits_are_written_and_read_back():
     assert flag not in plain
     assert flag in text
     for script, software in ((plain, None), (text, SoftwareSpec.model_validate(summed))):
-        result = import_launch_script(script, dict.fromkeys(asked_for(script), "1"))
+        result = reads(Source(script, "run.sh", dict.fromkeys(asked_for(script), "1")))
         assert result.spec(cluster="nvidia-h100", num_npus=16).software == software
 
 
 def test_high_availability_is_launched_and_read_back():
     text = exported("mindspeed-llm", features=("high_availability", "worker_reboot"))
     assert {"--enable-high-availability", "--enable-worker-reboot"} <= {line.strip() for line in text.splitlines()}
-    read = import_launch_script(text, dict.fromkeys(asked_for(text), "1"))
+    read = reads(Source(text, "run.sh", dict.fromkeys(asked_for(text), "1")))
     assert {"high_availability", "worker_reboot"} <= set(read.document["strategy"]["features"])
 
 

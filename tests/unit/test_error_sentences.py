@@ -174,7 +174,7 @@ def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
     plan_set = factories.plan_set()
     said: set[str] = set()
     for to, known in FORMATS.items():
-        if known.of_timeline or (known.launches and FRAMEWORKS[known.launches].post_trains):
+        if known.takes == "timeline" or (known.launches and FRAMEWORKS[known.launches].post_trains):
             continue
         if known.launches and (FRAMEWORKS[known.launches].shards_alone or FRAMEWORKS[known.launches].one_stage):
             sharded = sharded_plan_set(known.launches)

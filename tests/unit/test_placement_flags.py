@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from autodeploy.formats.common.source import Source
 from autodeploy.formats.megatron.layers import Placement, moves_dense_layers, padded_layer
 from autodeploy.formats.megatron.memory import treats_as_planned
-from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.megatron.script import reads
 from autodeploy.formats.registry import export
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.legality import launch_rules
@@ -48,7 +49,7 @@ def flags_of(rows, schedule, vpp=1, recompute=None, target="mindspeed-llm", swap
 
 
 def read(text):
-    return import_launch_script(text, {"TP": "4"}).document
+    return reads(Source(text, "run.sh", {"TP": "4"})).document
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from autodeploy.analysis.launch_checks.flag_rules import flag_rules
 from autodeploy.analysis.launch_checks.launch import Launch, launch_of
 from autodeploy.analysis.launch_checks.legality import UNREGISTERED, WRONG_VALUE, judge_script
 from autodeploy.formats.common.launch_script import read_launch_script
-from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.common.source import Source
+from autodeploy.formats.megatron.script import reads
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.search import planner
 from autodeploy.space.rules import HELD_BY_FRAMEWORK, load_rules
@@ -49,7 +50,7 @@ def script(pair: dict[str, Any], *changes: str) -> str:
 @cache
 def launched(text: str, cluster: str) -> Launch:
     """A launch on a cluster, whatever the release."""
-    return launch_of(import_launch_script(text), cluster)
+    return launch_of(reads(Source(text, "run.sh")), cluster)
 
 
 @cache

@@ -8,7 +8,8 @@ from autodeploy.analysis.launch_checks.flag_rules import flag_rules, flag_values
 from autodeploy.analysis.launch_checks.launch import launch_of
 from autodeploy.analysis.launch_checks.legality import judge_script
 from autodeploy.formats.common.launch_script import read_launch_script
-from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.common.source import Source
+from autodeploy.formats.megatron.script import reads
 from autodeploy.search import planner
 from autodeploy.specs.answers import CheckLimits
 from autodeploy.specs.reading import read_spec_document
@@ -42,7 +43,7 @@ def broken_by_strategy(flags: str, stack: tuple[str, str, str], *, nodes: int = 
     """Names of the rules over strategies that a launch breaks."""
     framework, cluster, release = stack
     text = f"torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py {SHAPE} {flags}"
-    launch = launch_of(import_launch_script(text), cluster)
+    launch = launch_of(reads(Source(text, "run.sh")), cluster)
     search = launch.spec.search.model_copy(update={"target": framework, "target_release": release})
     return planner.launch_rules(launch.spec.model_copy(update={"search": search})).names
 

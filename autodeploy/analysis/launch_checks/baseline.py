@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.megatron.script import read_megatron_launch
+from autodeploy.formats.megatron.script import read_launch
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.ranking.explanation import explanation
 from autodeploy.specs.answers import Changes, FieldChange, MovedPart
@@ -47,7 +47,7 @@ def unread_baseline(
     Raises SpecError: the refusal, where the text is no script.
     """
     try:
-        script, _ = read_megatron_launch(text, variables, base_dir=folder)
+        script = read_launch(text, variables, folder)
     except SpecError:
         raise refusal from None
     return Baseline(flags={flag.name: flag.text for flag in script.flags.values()}, name=name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.import_result import LAUNCH_FILES
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.search import SHORT_SEARCH
@@ -89,7 +88,7 @@ def launch_of(
 def _doubts(imported: ImportResult, spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Settings that are not modelled or assumed: of the file itself, or what travelled with a spec."""
     notes = imported.diagnostics
-    if imported.kind in LAUNCH_FILES:
+    if imported.pre_trains:
         contradicted = frozenset(notes.contradictions)
         return notes.doubts, tuple(text for text in notes.assumptions if text not in contradicted)
     return spec.unmodelled, spec.doubts

@@ -12,7 +12,7 @@ from autodeploy.analysis.launch_checks.launch import ranks_of
 from autodeploy.formats.common.flag_effects import framework_of_flags, unmodelled_reason
 from autodeploy.formats.common.import_result import marked_cluster, release_of_marks
 from autodeploy.formats.common.launch_script import FOREIGN
-from autodeploy.formats.import_document import read_launch
+from autodeploy.formats.megatron.script import read_launch
 from autodeploy.kit.errors import SpecError
 from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.messages import Message, joined

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
@@ -32,21 +32,6 @@ if TYPE_CHECKING:
 
 UNNAMED = "imported model"
 SHOWN_UNKNOWN = 20
-Kind = Literal[
-    "spec",
-    "plan-set",
-    "hf-config",
-    "launch-script",
-    "mindformers-yaml",
-    "mindspeed-rl-yaml",
-    "verl-script",
-    "mindspeed-llm-fsdp2-yaml",
-    "torchtitan-toml",
-]
-
-
-# Files that say everything that is on by flags and keys.
-LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml", "mindspeed-llm-fsdp2-yaml", "torchtitan-toml"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +54,7 @@ class ImportResult:
     generate. `replica_batch` are sequences that a replica takes in a step, where the batch follows from them.
     """
 
-    kind: Kind
+    kind: str
     document: Mapping[str, Any]
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     ranks: int | None = None
@@ -82,6 +67,11 @@ class ImportResult:
     script: LaunchScript | None = None
     generation_ranks: int | None = None
     replica_batch: int = 0
+
+    @property
+    def pre_trains(self) -> bool:
+        """Whether it is a launch of pre-training, which says by flags and keys everything that is on."""
+        return self.target is not None and not FRAMEWORKS[self.target].post_trains
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -165,7 +155,7 @@ class ImportResult:
         search = document.get("search", {})
         if self.kind == "launch-script" and search.get("target") != UNRESTRICTED and "target_release" not in search:
             document = document | {"search": {**search, "target": framework_for(search["target"], vendor_of(profile))}}
-        if self.kind in LAUNCH_FILES:
+        if self.pre_trains:
             document = self._with_batch(self._with_unnamed(document, profile), profile)
         if self.generation_ranks is None:
             return document

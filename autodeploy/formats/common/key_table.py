@@ -20,7 +20,6 @@ from autodeploy.stack.expression import evaluate
 from autodeploy.stack.releases import release_of
 
 if TYPE_CHECKING:
-    from autodeploy.formats.common.import_result import Kind
     from autodeploy.formats.common.value_readers import KeyReader
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -172,7 +171,7 @@ EVENLY_ROUTED: dict[str, Any] = {"routing_imbalance": 1.0, "routing_imbalance_pe
 
 
 def import_result(
-    kind: Kind, target: str, reader: KeyReader, text: str, spec: dict[str, Any], *, deterministic: bool, **more: Any
+    kind: str, target: str, reader: KeyReader, text: str, spec: dict[str, Any], *, deterministic: bool, **more: Any
 ) -> ImportResult:
     """The result of a document whose keys are read, with a note of every other key.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autodeploy.formats.common.flag_effects import known_flags
 from autodeploy.formats.shell.follow import ScriptResult, follow, found_beside
@@ -22,6 +22,8 @@ from autodeploy.specs.text_files import MAX_LAUNCH_CHARACTERS, load_json, load_y
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from autodeploy.formats.common.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +179,14 @@ def refuse_program(words: Iterable[str]) -> None:
             raise refused(what, program)
 
 
-def refuse_python(text: str) -> None:
+def refuse_python(source: Source) -> None:
     """Refuses a configuration that is a Python program, by the framework that it imports.
 
-    Raises SpecError: always.
+    Raises SpecError: of every such file.
     """
+    if source.suffix != ".py":
+        return
+    text = source.text
     found = next((name for name in PYTHON if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)), "")
     raise SpecError(
         Message("importers.python_is_not_run", what=PYTHON.get(found, "Python")),
@@ -201,11 +206,12 @@ def refuse_launcher(commands: Iterable[Sequence[Value]]) -> None:
                 raise refused(LAUNCHERS[launcher], launcher)
 
 
-def refuse_other_configuration(document: Mapping[str, Any]) -> None:
+def refuse_other_configuration(source: Source) -> None:
     """Refuses configurations of other trainings, other FSDP2 and reinforcement learning, and of other frameworks.
 
     Raises UnsupportedError with the JSON pointer of the key that says so.
     """
+    document = source.document
     parallel, training = document.get("parallel"), document.get("training")
     if isinstance(parallel, Mapping) and (keys := sorted(_FSDP2_KEYS & parallel.keys())):
         raise refused(FSDP2, keys[0], path=f"/parallel/{keys[0]}")

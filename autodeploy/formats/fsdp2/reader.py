@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.formats.common.key_table import Values
+    from autodeploy.formats.common.source import Source
     from autodeploy.formats.shell.values import Value
 
 
@@ -174,10 +175,19 @@ UNMODELLED: Final[dict[str, Any]] = {
 }
 
 
-def is_fsdp2(document: Mapping[str, Any]) -> bool:
-    """Whether the document is a configuration of the FSDP2 backend."""
-    parallel = document.get("parallel")
+def detects(source: Source) -> bool:
+    """Whether a document is a configuration of the FSDP2 backend, or a script starts it."""
+    if source.syntax == "script":
+        return _STARTS.search(source.text) is not None
+    parallel = source.document.get("parallel")
     return isinstance(parallel, Mapping) and bool(SIGNS & parallel.keys())
+
+
+def reads(source: Source) -> ImportResult:
+    """The spec that a configuration of the backend trains, or a script with the YAML beside it. As `import_fsdp2`."""
+    if source.syntax == "script":
+        return _of_script(source)
+    return import_fsdp2(source.of_framework, source.text, source.name, source.otherwise, source.base_dir)
 
 
 def import_fsdp2(
@@ -278,32 +288,21 @@ _OPTION: Final = re.compile(rf"--((?:{'|'.join(SECTIONS)})\.\w+)(?:=(.*))?", re.
 _TRUE, _FALSE = frozenset({"yes", "true", "t", "y", "1"}), frozenset({"no", "false", "f", "n", "0"})
 
 
-def is_fsdp2_script(text: str) -> bool:
-    """Whether a script starts the backend."""
-    return _STARTS.search(text) is not None
-
-
-def import_fsdp2_script(
-    text: str,
-    variables: Mapping[str, str] | None = None,
-    name: str | None = None,
-    otherwise: str = UNNAMED,
-    base_dir: Path | None = None,
-) -> ImportResult:
-    """The spec that a script of the backend trains; its YAML is looked for beside it. As `import_fsdp2`."""
-    followed = follow(text, variables, base_dir)
+def _of_script(source: Source) -> ImportResult:
+    followed = follow(source.text, source.variables, source.base_dir)
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:
         raise SpecError(Message("common.missing", word=PROGRAM), hint=Message("importers.give_script_with_command"))
     at = next(index for index, word in enumerate(words) if _is_program(word))
     named = words[at + 1].text if len(words) > at + 1 and not words[at + 1].text.startswith("--") else ""
-    document, source = _file(named, otherwise, base_dir)
+    document, written = _file(named, source.otherwise, source.base_dir)
     given = _options(words[at + 1 + bool(named) :])
     merged = {name: dict(value) if isinstance(value, dict) else value for name, value in document.items()}
     for key, values in given.items():
         section, _, field = key.partition(".")
         merged.setdefault(section, {})[field] = _typed(key, values)
-    return import_fsdp2(merged, source + text, name, otherwise, base_dir, _ranks(words[:at]))
+    text, ranks = written + source.text, _ranks(words[:at])
+    return import_fsdp2(merged, text, source.name, source.otherwise, source.base_dir, ranks)
 
 
 def _is_program(word: Value) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.launch_script import SHAPE, LaunchScript, environment_variables
@@ -15,6 +17,8 @@ from autodeploy.specs.text_files import MAX_LAUNCH_CHARACTERS, load_yaml, read_t
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from autodeploy.formats.common.source import Source
 
 # Sections of FlagScale's tasks, whose keys are Megatron's words; source: FlagScale @da4935ec, examples/*/conf/train.
 SECTIONS = ("system", "model", "data")
@@ -30,37 +34,34 @@ EXPERIMENT, TASKS = "experiment", "train"
 MOST_EXPERIMENTS, MOST_NODES = 50, 1_000_000
 
 
-def with_experiment(
-    document: Mapping[str, Any], text: str, base_dir: Path | None, stem: str
-) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
-    """A task with its text, and the experiment that runs it: either may be the document, the other lies beside it.
-
-    stem : name of the document's file without its suffix. base_dir : its folder.
+def with_experiment(source: Source) -> Source:
+    """A task with the experiment that runs it: either may be the source, the other lies beside it.
 
     Raises SpecError where the task of an experiment is not beside it.
     """
+    document, base_dir = source.document, source.base_dir
     experiment = document.get(EXPERIMENT)
     if isinstance(experiment, Mapping):
         name = _task_of(document)
         path = base_dir / TASKS / f"{name}.yaml" if base_dir is not None and name else None
         if not name:
-            return document, text, experiment
+            return replace(source, experiment=experiment)
         if path is not None and path.is_file():
-            return (*_loaded(path), experiment)
+            return replace(source, text=_loaded(path)[1], experiment=experiment)
         raise SpecError(
             Message("importers.absent_file", file=f"{TASKS}/{name}.yaml"),
             path="/defaults",
             hint=Message("importers.put_files_beside", files=f"{TASKS}/{name}.yaml"),
         )
     if base_dir is None or base_dir.name != TASKS or not _is_task(document):
-        return document, text, {}
+        return source
     beside = sorted(base_dir.resolve().parent.glob("*.yaml"))[:MOST_EXPERIMENTS]
     experiments = [each for each, _ in map(_loaded, beside) if isinstance(each.get(EXPERIMENT), Mapping)]
-    named = [each for each in experiments if _task_of(each) == stem]
+    named = [each for each in experiments if _task_of(each) == PurePath(source.filename).stem]
     programs = {program_of(each[EXPERIMENT]) for each in experiments if _task_of(each)}
     if named or len(programs) != 1:
-        return document, text, named[0][EXPERIMENT] if named else {}
-    return document, text, {"task": {"entrypoint": programs.pop()}}  # all tasks of the folder are for this one
+        return replace(source, experiment=named[0][EXPERIMENT]) if named else source
+    return replace(source, experiment={"task": {"entrypoint": programs.pop()}})  # of all tasks of the folder
 
 
 def _loaded(path: Path) -> tuple[Mapping[str, Any], str]:
@@ -90,15 +91,9 @@ def is_keyed(document: Mapping[str, Any]) -> bool:
     return flags_of_keys(_settings(document), {}).keys() >= SHAPE
 
 
-def keyed_launch(
-    document: Mapping[str, Any], text: str, variables: Mapping[str, str], experiment: Mapping[str, Any] | None = None
-) -> LaunchScript:
-    """The launch that a document describes.
-
-    text : the document, for the lines of its keys.
-    variables : values of `${NAME}`; of one that is not there the flags stay unknown. experiment : that runs it.
-    """
-    told = experiment or {}
+def keyed_launch(source: Source) -> LaunchScript:
+    """The launch that a document describes; of a `${NAME}` that is no variable the flags stay unknown."""
+    document, told, variables = source.document, source.experiment, source.variables or {}
     environment, recognised = told.get("envs", document.get(VARIABLES)), environment_variables()
     runner = told.get("runner")
     said = [runner.get(name) for name in ("nnodes", "nproc_per_node")] if isinstance(runner, Mapping) else []
@@ -107,7 +102,7 @@ def keyed_launch(
     return LaunchScript(
         program=program_of(told),
         launcher=dict(zip(("nodes", "ranks_per_node"), counts, strict=True)) if len(counts) == 2 else {},
-        flags=flags_of_keys(_settings(document), lines_of_keys(text), variables),
+        flags=flags_of_keys(_settings(document), lines_of_keys(source.text), variables),
         is_spelled=_is_task(document),
         environment={name: str(value) for name, value in settings if name in recognised},
         given=variables,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import framework_of_flags
 from autodeploy.formats.common.import_result import (
-    UNNAMED,
     ImportResult,
     KeptFlag,
     plan_id_of,
@@ -14,8 +14,10 @@ from autodeploy.formats.common.import_result import (
     take_marks,
 )
 from autodeploy.formats.common.key_table import EVENLY_ROUTED
-from autodeploy.formats.common.launch_script import read_launch_script, refuse_other_training
+from autodeploy.formats.common.launch_script import read_launch_script, refuse_other_training, refuse_program
+from autodeploy.formats.common.source import Source
 from autodeploy.formats.common.value_readers import FlagReader
+from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch, program_of, with_experiment
 from autodeploy.formats.megatron.launch import NO_MASK
 from autodeploy.formats.megatron.model import CAPACITY, read_model
 from autodeploy.formats.megatron.post_training_launch import model_of
@@ -29,6 +31,7 @@ from autodeploy.formats.megatron.strategy import (
 )
 from autodeploy.formats.megatron.swift import is_longest_of_model, is_swift, model_named, spelled
 from autodeploy.formats.megatron.tuning import PACKED, read_tuning
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import DiagnosticsLog
 from autodeploy.specs.tuning import SEQUENCES_OF_A_PAIR
@@ -47,26 +50,23 @@ LEAST_MASK_GIB = 1 / 64  # of a micro batch, that is worth a word: 4,096 tokens
 MASKLESS = frozenset({NO_MASK, "--dataloader-inter-document-masking"})
 
 
-def import_launch_script(
-    text: str,
-    variables: Mapping[str, str] | None = None,
-    name: str | None = None,
-    otherwise: str = UNNAMED,
-    base_dir: Path | None = None,
-) -> ImportResult:
-    """The spec that a launch script runs. As `import_document`, which takes `otherwise` from the name of its file."""
-    script, named = read_megatron_launch(text, variables, name, base_dir)
-    return imported_launch(script, text, name, otherwise, named)
+def detects(source: Source) -> bool:
+    """Whether a text is a script, or keys of a document say the shape of a model in Megatron's words.
+
+    Raises UnsupportedError where an experiment starts another program than a training.
+    """
+    refuse_program([program_of(source.experiment)])
+    return source.syntax == "script" or is_keyed(source.document)
 
 
-def imported_launch(
-    script: LaunchScript, text: str, name: str | None, otherwise: str, named: Mapping[str, Any] | None = None
-) -> ImportResult:
-    """The spec of a launch whose flags were read from a text; `named` is its model, where no flags spell it out."""
+def reads(source: Source) -> ImportResult:
+    """The spec that a launch runs."""
+    text = source.text
+    script, named = read_megatron_launch(source)
     refuse_other_training(script)
     reader = FlagReader(script)
     strategy, layers = read_strategy(reader)
-    model = dict(named) if named else read_model(reader, layers, name, otherwise)
+    model = dict(named) if named else read_model(reader, layers, source.name, source.otherwise)
     ranks = _ranks(reader, strategy)
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks, model)}
     take_marks(text, document, strategy, reader.log)
@@ -106,16 +106,27 @@ def imported_launch(
     )
 
 
-def read_megatron_launch(
-    text: str, variables: Mapping[str, str] | None = None, name: str | None = None, base_dir: Path | None = None
-) -> tuple[LaunchScript, Mapping[str, Any]]:
-    """The launch in Megatron's flags, and its model where that is named alone. As `import_launch_script`."""
-    script = read_launch_script(text, variables, base_dir)
+def read_megatron_launch(source: Source) -> tuple[LaunchScript, Mapping[str, Any]]:
+    """The launch in Megatron's flags, and its model where that is named alone."""
+    if source.syntax != "script":
+        return keyed_launch(source), {}
+    script = read_launch_script(source.text, source.variables, source.base_dir)
     if not is_swift(script):
         return script, {}
     at = model_named(script)
-    model = model_of([name or "", at.text], base_dir, DiagnosticsLog(), at.place)
+    model = model_of([source.name or "", at.text], source.base_dir, DiagnosticsLog(), at.place)
     return spelled(script, model), model
+
+
+def read_launch(text: str, variables: Mapping[str, str] | None = None, base_dir: Path | None = None) -> LaunchScript:
+    """The launch of a script, or of Megatron's settings as keys, in Megatron's flags."""
+    source = Source(text, "launch.yaml", variables, base_dir=base_dir)
+    try:
+        source = with_experiment(source)
+        is_script = not is_keyed(source.document)
+    except SpecError:
+        is_script = True
+    return read_megatron_launch(replace(source, filename="launch.sh") if is_script else source)[0]
 
 
 def _doubt_mask(reader: FlagReader, samples: int, sequence: int | None, could_be: Sequence[Release]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import key_effect
-from autodeploy.formats.common.import_result import UNNAMED, ImportResult, plan_id_of, take_marks
+from autodeploy.formats.common.import_result import ImportResult, plan_id_of, take_marks
 from autodeploy.formats.common.key_table import EVENLY_ROUTED
 from autodeploy.formats.common.launch_script import DPO, platform_keys, refused
 from autodeploy.formats.common.value_readers import KeyReader, pointer_of
@@ -31,6 +31,7 @@ from autodeploy.stack.schedules import variant_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from autodeploy.formats.common.source import Source
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
 
@@ -257,25 +258,19 @@ REASONS = {
 }
 
 
-def is_mindformers(document: Mapping[str, Any]) -> bool:
+def detects(source: Source) -> bool:
     """Whether the document is a configuration of MindFormers."""
-    return isinstance(document.get("parallel_config"), Mapping) or (
-        isinstance(document.get("model"), Mapping) and isinstance(document["model"].get("model_config"), Mapping)
-    )
+    model = source.document.get("model")
+    of_model = isinstance(model, Mapping) and isinstance(model.get("model_config"), Mapping)
+    return of_model or isinstance(source.document.get("parallel_config"), Mapping)
 
 
-def import_mindformers(
-    document: Mapping[str, Any], text: str = "", name: str | None = None, otherwise: str = UNNAMED
-) -> ImportResult:
-    """The spec that a MindFormers configuration trains.
-
-    document : the configuration, aliases resolved.
-    text : its source, whose comments may name plan and cluster.
-    name : the model's name; absent, the trainer's.
-    otherwise : the name of a model that has none of these.
+def reads(source: Source) -> ImportResult:
+    """The spec that a MindFormers configuration trains. A model without a name has the trainer's, else the file's.
 
     Raises SpecError with the JSON pointer of every key that can't be read.
     """
+    document, text = source.of_framework, source.text
     reader = KeyReader(document)
     _refuse_adapters(reader)
     if reader.raw("run_mode") not in (None, "train", "finetune"):
@@ -286,7 +281,7 @@ def import_mindformers(
         )
     if document.get("run_mode") == "finetune":
         reader.log.unmodelled("/run_mode", "finetune", Message("importers.predicted_as", what="train"))
-    model = read_model(reader, name, otherwise)
+    model = read_model(reader, source.name, source.otherwise)
     strategy, degrees = read_strategy(reader, model)
     training = _training(reader, strategy, degrees["dp"])
     spec: dict[str, Any] = {"model": model, "training": training}

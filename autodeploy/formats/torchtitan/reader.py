@@ -6,7 +6,6 @@ Source: torchtitan v0.2.2, torchtitan/config/job_config.py; torchtitan-npu @306d
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,6 @@ from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import not_modelled
 from autodeploy.specs.launched import CONVERTERS, ROTARY, SPARSE, preset_of_flavor, torchtitan_models
 from autodeploy.specs.presets import load_preset
-from autodeploy.specs.text_files import scan_toml
 from autodeploy.stack.software import unnamed_features
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.formats.common.import_result import ImportResult
+    from autodeploy.formats.common.source import Source
 
 # The pipeline of a launch of torchtitan.
 P: Final = "parallelism.pipeline_parallel_"
@@ -216,7 +215,6 @@ DTYPES: Final = ("bfloat16", "float32")
 UNMODELLED_MODELS: Final = {"deepseek_v4": Message("mechanism.compressed_attention")}
 # Converters that change number formats.
 EIGHT_BITS: Final = ("float8", "mx", "quant", "hif8")
-_SECTION: Final = re.compile(r"^\[parallelism\]\s*$", re.MULTILINE)
 # What changes time or memory and is predicted as its default; the values that change nothing.
 UNMODELLED: Final[dict[str, Any]] = {
     keys.COMPILED: False,
@@ -228,59 +226,33 @@ UNMODELLED: Final[dict[str, Any]] = {
 }
 
 
-def is_toml(text: str, suffix: str) -> bool:
-    """Whether a text is TOML, by the suffix of its file or, where it has none, by its sections."""
-    return suffix == ".toml" or (not suffix and _SECTION.search(text) is not None)
-
-
-def load_toml(text: str) -> Mapping[str, Any]:
-    """A document of TOML.
-
-    Raises SpecError with what is wrong, and where.
-    """
-    scan_toml(text)
-    try:
-        return tomllib.loads(text)
-    except ValueError as error:  # also a number of thousands of digits
-        raise SpecError(Message("common.not_of_format", reason=str(error)[:200], format="TOML")) from None
-
-
-def is_torchtitan(document: Mapping[str, Any]) -> bool:
+def detects(source: Source) -> bool:
     """Whether the document is a configuration of torchtitan."""
-    parallel, model = document.get("parallelism"), document.get("model")
-    return isinstance(parallel, Mapping) and isinstance(model, Mapping) and bool(SIGNS & parallel.keys())
+    parallel, model = source.document.get("parallelism"), source.document.get("model")
+    is_titan = isinstance(parallel, Mapping) and isinstance(model, Mapping) and bool(SIGNS & parallel.keys())
+    return is_titan and source.syntax == "toml"
 
 
-def import_torchtitan(
-    document: Mapping[str, Any],
-    text: str = "",
-    name: str | None = None,
-    base_dir: Path | None = None,
-) -> ImportResult:
-    """The spec that a configuration trains.
-
-    document : the configuration.
-    text : its source, whose comments may name plan and cluster.
-    name : a preset; absent, the one of the shape of `model.name` and `model.flavor`.
-    base_dir : folder with a `config.json` under the name.
+def reads(source: Source) -> ImportResult:
+    """The spec that a configuration trains: of the preset that is named, else of `model.name` and `model.flavor`.
 
     Raises SpecError with the JSON pointer of every key that can't be read; UnsupportedError for formats of 8 bits,
     schedules and models of which no layer is modelled.
     """
-    reader = KeyReader(document)
-    model = _model(reader, name, base_dir)
+    reader = KeyReader(source.document)
+    model = _model(reader, source.name, source.base_dir)
     values = keys.TABLE.of(reader, moe="n_routed_experts" in model)
     strategy, ranks = read_strategy(reader, values, model)
     training = _training(reader, values, strategy, ranks)
     spec = {"model": model, "training": training, "strategy": strategy}
-    take_marks(text, spec, strategy, reader.log)
+    take_marks(source.text, spec, strategy, reader.log)
     deterministic = values["search.deterministic_training"] is True
     reader.note_unmodelled(UNMODELLED, but=frozenset({keys.MODULES} if "sparse_attention" in model else ()))
     return import_result(
         KIND,
         keys.TARGET,
         reader,
-        text,
+        source.text,
         spec,
         deterministic=deterministic,
         ranks=ranks,

@@ -33,10 +33,10 @@ from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from autodeploy.formats.common.flag_effects import FlagEffect
     from autodeploy.formats.common.key_table import Key
+    from autodeploy.formats.common.source import Source
     from autodeploy.formats.shell.follow import ScriptResult
 
 
@@ -288,22 +288,18 @@ ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 PRECISIONS = {"fp8": "fp8", "ascend": "w8a8"}
 
 
-def is_verl(text: str) -> bool:
+def detects(source: Source) -> bool:
     """Whether a script starts verl, or a list is of its overrides."""
-    return f"{SIGN}actor" in text or f"{SIGN}rollout" in text
+    return source.syntax == "script" and (f"{SIGN}actor" in source.text or f"{SIGN}rollout" in source.text)
 
 
-def import_verl(
-    text: str,
-    variables: Mapping[str, str] | None = None,
-    name: str | None = None,
-    base_dir: Path | None = None,
-) -> ImportResult:
-    """The spec that a launch of verl trains. As `import_document`.
+def reads(source: Source) -> ImportResult:
+    """The spec that a launch of verl trains.
 
     Raises UnsupportedError for other trainings, and backends that are not planned.
     """
-    followed = follow(text, variables, base_dir)
+    text = source.text
+    followed = follow(text, source.variables, source.base_dir)
     program, config, given = _command(followed)
     for part, what in OTHER_PROGRAMS.items():
         if part in program:
@@ -311,7 +307,7 @@ def import_verl(
     reader = OverrideReader(given)
     _refuse_adapters(reader)
     path, place = _model_path(reader)
-    model = model_of([name or "", path, marked_preset(text) or ""], base_dir, reader.log, place)
+    model = model_of([source.name or "", path, marked_preset(text) or ""], source.base_dir, reader.log, place)
     strategy, inner = read_update(reader, model, program, config)
     training_ranks = _ranks(reader, "trainer", 1, 8)
     values = keys.GENERATION.of(reader)
