@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+from sqlalchemy.pool import QueuePool
 
 from autodeploy.kit.errors import SearchCancelled
 from autodeploy.service.runner.embedded import EmbeddedRunner
+from autodeploy.service.runner.execution import execute
 from autodeploy.service.runner.orphan_recovery import recover
 from autodeploy.service.runner.owner import Owner
+from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.session import open_services
 from autodeploy.service.store.base import utc_now
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
 from autodeploy.service.store.queue import Queue
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
-from tests.quick_planner import SLOW
+from tests.quick_planner import LASTING, SLOW
 from tests.support.programs import children_of
 
 pytestmark = pytest.mark.integration
@@ -45,6 +49,30 @@ def test_a_search_that_this_process_runs_itself_is_not_taken_over(sqlite_url):
         found = services.searches.plan_and_store(named("quick"), progress=look)
         assert found.status in {"optimal", "feasible"}
         assert taken == []
+
+
+@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")  # it closes as it is lost
+def test_a_connection_lost_for_want_of_memory_does_not_hold_up_the_end_of_a_search(database, database_url, monkeypatch):
+    """It belongs to the report of a search that has taken all memory, and a search's process has no second one."""
+    returned, lost = QueuePool._do_return_conn, []
+
+    def lose_first(pool, record):
+        if threading.current_thread().name.startswith("report-") and not lost:
+            lost.append(time.monotonic())
+            raise MemoryError
+        returned(pool, record)
+
+    monkeypatch.setattr(QueuePool, "_do_return_conn", lose_first)
+    with open_services(quick_settings(database_url), planner=QUICK) as services:
+        search_id = services.searches.submit(named(LASTING)).search.id
+        with services.database.write() as session:
+            claim = Queue(session).claim_next(str(Owner()), now=utc_now())
+        assert claim is not None
+        of_a_process = Database(database_url, pool_size=1, overflow=0)
+        execute(of_a_process, claim, load_planner(QUICK), heartbeat_s=0.1)
+        of_a_process.close()
+        assert time.monotonic() - lost[0] < 20.0
+        assert services.searches.status(search_id) == "optimal"
 
 
 def test_owners_know_the_dead():

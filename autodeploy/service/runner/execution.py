@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from autodeploy.kit.errors import AutoDeployError, MemoryLimitError, SearchCancelled
@@ -52,6 +53,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._finished = threading.Event()
         self._stop_wanted = threading.Event()
+        self.broke_off = False
+        """Whether the last report was not written to its end: the pool may never get its connection back."""
         self._thread = threading.Thread(target=self._loop, name=f"report-{claim.search_id}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -83,9 +86,12 @@ class Reporter:
 
     def _loop(self) -> None:
         beaten_s, ticks = time.monotonic(), 0
-        while not self._finished.wait(TICK_S * (1.0 if ticks < QUICK_TICKS else LATER_TICK)):
+        while not self._is_over(TICK_S * (1.0 if ticks < QUICK_TICKS else LATER_TICK)):
             ticks += 1
             try:
+                if self.broke_off:
+                    self._database.renew()
+                self.broke_off = True
                 self._write_progress()
                 if time.monotonic() - beaten_s >= self._heartbeat_s:
                     beaten_s = time.monotonic()
@@ -93,10 +99,20 @@ class Reporter:
                 with self._database.read() as session:
                     if Queue(session).cancel_requested(self._claim):
                         self._stop_wanted.set()
+                self.broke_off = False
             except DATABASE_ERRORS as error:
                 log.warning("search %s: the database does not answer: %s", self._claim.search_id, error)
             except MemoryError:  # the search has taken all it may, for now or until it fails
-                log.warning("search %s: no memory to report", self._claim.search_id)
+                with suppress(MemoryError):
+                    log.warning("search %s: no memory to report", self._claim.search_id)
+
+    def _is_over(self, pause_s: float) -> bool:
+        """Whether the block ends within a pause, or without memory to wait in at once."""
+        try:
+            return self._finished.wait(pause_s)
+        except MemoryError:
+            time.sleep(pause_s)
+            return self._finished.is_set()
 
     def _beat(self) -> None:
         with self._database.write() as session:
@@ -187,6 +203,8 @@ def _failure(error: Exception, claim: Claim) -> str:
 def _persist(database: Database, claim: Claim, write: Callable[[Queue], bool], reporter: Reporter) -> bool:
     """The last progress and the end in one transaction; waits for a database that is away for a while."""
     pending = reporter.take_pending()
+    if reporter.broke_off:
+        database.renew()
     for attempt in range(WRITE_ATTEMPTS):
         try:
             with database.write() as session:

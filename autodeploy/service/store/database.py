@@ -7,6 +7,7 @@ as a reader and then writes fails with "database is locked", whatever the busy t
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import sqlite3
@@ -218,6 +219,14 @@ class Database:
         name = self.url.database or ""
         if not name.startswith("file:"):
             make_private(Path(name))
+
+    def renew(self) -> None:
+        """Begins with new connections: one that an error without memory kept from coming back would be missed for good.
+
+        Such a one is closed, and what it has locked is free, once nothing refers to it.
+        """
+        self.engine.dispose()
+        gc.collect()
 
     def close(self) -> None:
         """Closes all connections."""
