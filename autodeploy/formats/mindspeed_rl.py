@@ -46,6 +46,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line
 from autodeploy.specs.diagnostics import joined
 from autodeploy.specs.training import BatchSize
+from autodeploy.stack.flag_tables import defaults_of
 from autodeploy.stack.releases import release_of
 
 if TYPE_CHECKING:
@@ -78,16 +79,7 @@ OFFLOADS = {
 # Keys of the configuration classes with their defaults (rl_config.py, generate_config.py).
 TABLE = KeyTable(
     "MindSpeed-RL",
-    {
-        "rl_config.n_samples_per_prompt": 1,
-        "rl_config.mini_batch_size": 1,
-        "rl_config.max_prompt_length": 512,
-        "rl_config.partial_rollout_max_split": 1,
-        "generate_config.infer_tensor_parallel_size": 8,
-        "generate_config.infer_expert_parallel_size": 1,
-        "generate_config.max_num_seqs": 1,
-        "generate_config.sampling_config.max_tokens": 128,
-    },
+    defaults_of("MindSpeed-RL"),
     (
         Key("rl_config.actor_resource.num_npus", "cluster.num_npus", int),
         Key("rl_config.n_samples_per_prompt", "training.rl.responses_per_prompt", int),
@@ -100,7 +92,6 @@ TABLE = KeyTable(
         Key("generate_config.sampling_config.max_tokens", "training.rl.response_length.max", int),
     ),
 )
-DEFAULT_PACK_TOKENS, DEFAULT_MEMORY_FRACTION = 4096, 0.5
 REASONS = {
     "rl_config": Message("importers.no_field_of_spec"),
     "generate_config": Message("importers.no_field_of_spec"),
@@ -235,7 +226,7 @@ def _layout(reader: KeyReader, values: Values, *, is_moe: bool) -> dict[str, Any
         "generation": {
             **{"tp": tp, "dp": dp if spread else 1, "ep": tp * dp if spread else 1, "engine": "vllm-ascend"},
             "mode": "eager" if eager is not False and not graph else "graph",
-            "memory_fraction": DEFAULT_MEMORY_FRACTION if memory is None else memory,
+            "memory_fraction": TABLE.defaults[MEMORY] if memory is None else memory,
             "max_num_seqs": values["strategy.rl.generation.max_num_seqs"],
         },
         "partial_rollout": split > 1,
@@ -244,12 +235,13 @@ def _layout(reader: KeyReader, values: Values, *, is_moe: bool) -> dict[str, Any
     }
 
 
-def _pack_tokens(reader: KeyReader) -> int | None:
+def _pack_tokens(reader: KeyReader) -> Any:
     field = "/strategy/rl/pack_tokens"
     reader.raw(UNPADDED)
     if not reader.switch(field, PACKED):
         return None
-    return reader.number(field, "rl_config.update_max_packing_token_size", PACK_TOKENS, least=1) or DEFAULT_PACK_TOKENS
+    given = reader.number(field, "rl_config.update_max_packing_token_size", PACK_TOKENS, least=1)
+    return given or TABLE.defaults[PACK_TOKENS]
 
 
 def _effect(path: str) -> FlagEffect | None:

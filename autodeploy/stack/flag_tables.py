@@ -9,9 +9,10 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.messages import Message
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,6 +82,13 @@ def _is_number(text: str, kind: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@cache
+def defaults_of(framework: str) -> Mapping[str, Any]:
+    """Values of a framework for flags or keys of which a launch says nothing, by name."""
+    values: dict[str, Any] = shipped("autodeploy.stack", "parser_defaults.yaml")[framework]["values"]
+    return values
 
 
 @cache

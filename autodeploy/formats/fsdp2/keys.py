@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from autodeploy.formats.common.key_table import Key, KeyTable
+from autodeploy.stack.flag_tables import defaults_of
 
 TARGET: Final = "mindspeed-llm-fsdp2"
 # What changes time or memory and is written and predicted with the value that changes nothing.
@@ -27,7 +28,7 @@ CP_ALGORITHMS: Final = {"ulysses": ("ulysses",), "ring": ("ring", "kvallgather")
 
 TABLE: Final = KeyTable(
     "MindSpeed-LLM FSDP2",
-    {"data.cutoff_len": 2048, "training.per_device_train_batch_size": 8},
+    defaults_of("MindSpeed-LLM FSDP2"),
     (
         *map(Key, (MODEL_ID, "model.train_from_scratch", "model.init_model_with_meta_device")),
         Key("data.cutoff_len", "training.seq_length", int),

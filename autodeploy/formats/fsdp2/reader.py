@@ -252,7 +252,7 @@ def _training(reader: KeyReader, values: Values, strategy: Mapping[str, Any], ra
     if recipe := reader.take("/training/precision", "model.quant_recipe_name"):
         training["precision"] = "fp8"
         reader.log.unmodelled("/model/quant_recipe_name", recipe, Message("importers.predicted_as", what="fp8"))
-    stage = reader.take("/training/kind", keys.STAGE) or "sft"
+    stage = reader.take("/training/kind", keys.STAGE) or keys.TABLE.defaults[keys.STAGE]
     if stage not in ("pt", "sft"):
         reader.fail(
             keys.STAGE,
@@ -267,7 +267,7 @@ def _training(reader: KeyReader, values: Values, strategy: Mapping[str, Any], ra
             reader.log.unmodelled("/data/packing", "false", unmodelled_reason("--no-pad-to-seq-lengths", "") or "")
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
         training |= EVENLY_ROUTED
-    optimizer = reader.take("/training", keys.OPTIMIZER) or "adamw"
+    optimizer = reader.take("/training", keys.OPTIMIZER) or keys.TABLE.defaults[keys.OPTIMIZER]
     if optimizer not in OPTIMIZERS:
         problem = Message("common.is_not_modelled_yet", what=str(optimizer)[:40])
         reader.fail(keys.OPTIMIZER, problem, Message("common.one_of", names=", ".join(OPTIMIZERS)))

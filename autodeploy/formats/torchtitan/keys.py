@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from autodeploy.formats.common.key_table import Key, KeyTable
+from autodeploy.stack.flag_tables import defaults_of
 
 TARGET: Final = "torchtitan-npu"
 NAME, FLAVOR, CONVERTED = "model.name", "model.flavor", "model.converters"
@@ -15,11 +16,11 @@ OPTIMIZER, LOCAL_BATCH, BATCH = "optimizer.name", "training.local_batch_size", "
 STEPS, MODULES = "training.steps", "training.num_mtp_modules"
 SHARDS, RING_OFF = "parallelism.data_parallel_shard_degree", "parallelism.enable_custom_context_parallel"
 RECOMPUTE, EVERY = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
-COMPILED = "compile.enable"
+COMPILED, ROTATED = "compile.enable", "parallelism.context_parallel_rotate_method"
 
 TABLE: Final = KeyTable(
     "torchtitan",
-    {LOCAL_BATCH: 8, "training.seq_len": 2048},
+    defaults_of("torchtitan"),
     (
         *map(Key, ("job.custom_config_module", NAME, FLAVOR, CONVERTED, OPTIMIZER)),
         Key(

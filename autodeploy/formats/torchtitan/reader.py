@@ -49,7 +49,7 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
     if model in WITHOUT_STAGES:
         message = Message("exporters.cannot_launch_axis", target=f"torchtitan {model}", axis="pp", value=stages)
         raise UnsupportedError(message, path=_pointer("degree"), hint="pipeline_parallel_degree=1")
-    name = str(reader.take("/strategy/schedule", f"{P}schedule") or "1F1B")
+    name = str(reader.take("/strategy/schedule", f"{P}schedule") or keys.TABLE.defaults[f"{P}schedule"])
     if name not in SCHEDULES:
         raise UnsupportedError(
             Message("common.is_not_modelled_yet", what=name[:40]),
@@ -57,10 +57,10 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
             hint=" or ".join(SCHEDULES),
         )
     schedule, chunks = SCHEDULES[name]
-    first, last = (
-        reader.number("/strategy/layers_per_stage", f"{P}{end}_stage_less_layers") for end in ("first", "last")
-    )
-    ends = (1 if first is None else first, 1 if last is None else last)
+    named = [f"{P}{end}_stage_less_layers" for end in ("first", "last")]
+    said = {key: reader.number("/strategy/layers_per_stage", key) for key in named}
+    first, last = (keys.TABLE.defaults[key] if number is None else number for key, number in said.items())
+    ends = (first, last)
     counts = _named(reader)
     if counts is None:
         each = reader.number("/strategy/layers_per_stage", f"{P}layers_per_stage", least=1)
@@ -106,7 +106,6 @@ def _pointer(key: str) -> str:
 
 
 LEFT_OUT: Final = {"pp": 1, "dp_replicate": 1, "swap_optimizer": False}  # what a spec does not say
-DEFAULT_EVERY: Final = "2"  # selective_ac_option, where the file has none
 # Converters that are predicted as what they are, or change neither time nor memory of what is predicted.
 KNOWN_CONVERTERS: Final = frozenset(
     {*(name for _, name in CONVERTERS), ROTARY, SPARSE, "npu_expert_parallel", "npu_fusion_attention"}
@@ -148,7 +147,8 @@ def _micro_batch(reader: KeyReader, batch: int, stages: int) -> int:
     """Sequences of a micro batch: what a rank takes at once, under a pipeline a part of it."""
     if stages == 1:
         return batch
-    size = reader.number("/strategy/micro_batch_size", f"{P}microbatch_size", least=1) or 1
+    key = f"{P}microbatch_size"
+    size: int = reader.number("/strategy/micro_batch_size", key, least=1) or keys.TABLE.defaults[key]
     if batch % size:
         reader.fail(
             keys.LOCAL_BATCH,
@@ -162,9 +162,8 @@ def _context(reader: KeyReader, *, sparse: bool) -> str:
         if sparse:
             reader.log.unmodelled(pointer_of(keys.RING_OFF), True, Message("importers.predicted_as", what="ulysses"))
         return "ulysses"
-    method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
-    reason = Message("importers.predicted_as", what="ring")
-    reader.log.unmodelled("/parallelism/context_parallel_rotate_method", method, reason)
+    method = reader.raw(keys.ROTATED) or keys.TABLE.defaults[keys.ROTATED]
+    reader.log.unmodelled(pointer_of(keys.ROTATED), method, Message("importers.predicted_as", what="ring"))
     return "ring"
 
 
@@ -190,8 +189,8 @@ def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str
 
     by_operator : whether the model's layers are those that this is modelled of (`autodeploy.costs.workload.operators`).
     """
-    mode = reader.take("/strategy/recompute", keys.RECOMPUTE) or "selective"
-    option = str(reader.take("/strategy/recompute", keys.EVERY) or DEFAULT_EVERY)
+    mode = reader.take("/strategy/recompute", keys.RECOMPUTE) or keys.TABLE.defaults[keys.RECOMPUTE]
+    option = str(reader.take("/strategy/recompute", keys.EVERY) or keys.TABLE.defaults[keys.EVERY])
     if mode == "full":
         return {"granularity": "full"}
     if mode == "selective" and option.isdigit() and 0 < int(option[:9]) <= layers:
@@ -302,7 +301,7 @@ def _training(reader: KeyReader, values: Values, strategy: Mapping[str, Any], ra
         training["precision"] = "fp8"
     if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
         training |= EVENLY_ROUTED
-    optimizer = reader.take("/training", keys.OPTIMIZER) or "AdamW"
+    optimizer = reader.take("/training", keys.OPTIMIZER) or keys.TABLE.defaults[keys.OPTIMIZER]
     if str(optimizer).lower() != "adamw":
         reader.fail(keys.OPTIMIZER, Message("common.is_not_modelled_yet", what=str(optimizer)[:40]), "AdamW")
     steps = reader.raw(keys.STEPS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from autodeploy.formats.common.key_table import Key, KeyTable
+from autodeploy.stack.flag_tables import defaults_of
 
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 MEGATRON, FSDP = f"{ACTOR}.megatron", f"{ACTOR}.fsdp_config"
@@ -47,7 +48,7 @@ BOUND, SYNCED, BATCHES, PARTIAL = (
 
 DATA: Final = KeyTable(
     "verl",
-    {"data.max_prompt_length": 512, "data.max_response_length": 512},
+    defaults_of("verl"),
     (
         *map(Key, ("data.train_files", "data.val_files", PROMPTS, "data.gen_batch_size")),
         Key("data.max_prompt_length", "training.rl.prompt_length.max", int),
@@ -56,14 +57,7 @@ DATA: Final = KeyTable(
 )
 GENERATION: Final = KeyTable(
     "verl",
-    {
-        f"{ROLLOUT}.n": 1,
-        f"{ROLLOUT}.tensor_model_parallel_size": 2,
-        f"{ROLLOUT}.data_parallel_size": 1,
-        f"{ROLLOUT}.expert_parallel_size": 1,
-        f"{ROLLOUT}.gpu_memory_utilization": 0.5,
-        f"{ROLLOUT}.max_num_seqs": 256,
-    },
+    defaults_of("verl"),
     (
         *map(Key, (ENGINE, f"{ROLLOUT}.mode")),
         Key(f"{ROLLOUT}.n", "training.rl.responses_per_prompt", int),

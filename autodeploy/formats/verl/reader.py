@@ -28,6 +28,7 @@ from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import DiagnosticsLog, joined, not_modelled
 from autodeploy.specs.text_files import refuse_long_key
+from autodeploy.stack.flag_tables import defaults_of
 from autodeploy.stack.releases import release_named
 from hardware_profiles.shipped_yaml import shipped
 
@@ -61,18 +62,23 @@ class OverrideReader:
         self.log = DiagnosticsLog()
         self._read: set[str] = set()
 
-    def text(self, key: str, field: str, default: str | None = None) -> str | None:
-        """The value of a key, as it stands there without its quotes; `default` where it is not given or null.
+    def text(self, key: str, field: str) -> str | None:
+        """The value of a key, as it stands there without its quotes; verl's own where it is not given or null.
 
         Raises SpecError with line and column where its value isn't known.
         """
+        told, default = self._told(key, field), defaults_of("verl").get(key)
+        if told is not None or default is None:
+            return told
+        self.log.default(field, default, Message("importers.default_of", framework="verl"))
+        return str(default)
+
+    def _told(self, key: str, field: str) -> str | None:
         self._read.add(key)
         flag = self.given.get(key)
         value = "" if flag is None else plain(flag.text)
         if flag is None or value.lower() in _NOTHING:
-            if default is not None:
-                self.log.default(field, default, Message("importers.default_of", framework="verl"))
-            return default
+            return None
         if flag.unknown:
             name = flag.unknown.strip("${}")
             self.fail(
@@ -83,12 +89,12 @@ class OverrideReader:
         self.log.take(flag.place, field, value)
         return value
 
-    def number(self, key: str, field: str, default: int | None = None, least: int = 1) -> int | None:
+    def number(self, key: str, field: str, least: int = 1) -> int | None:
         """A whole number from `least` on.
 
         Raises SpecError with line and column where it is none.
         """
-        text = self.text(key, field, None if default is None else str(default))
+        text = self.text(key, field)
         if text is None:
             return None
         if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= MAX_NUMBER:
@@ -96,14 +102,15 @@ class OverrideReader:
             self.fail(key, Message("importers.not_whole_number", **limits))
         return int(text)
 
-    def whole(self, key: str, field: str, default: int, least: int = 1) -> int:
+    def whole(self, key: str, field: str, least: int = 1) -> int:
         """As `number`, of a key that has a default."""
-        number = self.number(key, field, default, least)
-        return default if number is None else number
+        number = self.number(key, field, least)
+        assert number is not None
+        return number
 
-    def decimal(self, key: str, field: str, default: float | None = None) -> float | None:
+    def decimal(self, key: str, field: str) -> float | None:
         """A number."""
-        text = self.text(key, field, None if default is None else f"{default:g}")
+        text = self.text(key, field)
         if text is None:
             return None
         try:
@@ -114,11 +121,11 @@ class OverrideReader:
             self.fail(key, Message("field_fault.is_too_big", value=repr(text[:40])))
         return value
 
-    def switch(self, key: str, field: str, *, default: bool) -> bool:
-        """A truth value."""
-        text = self.text(key, field)
+    def switch(self, key: str, field: str) -> bool:
+        """A truth value; false where verl has none."""
+        text = self._told(key, field)
         if text is None:
-            return default
+            return defaults_of("verl").get(key) is True
         if text.lower() not in _TRUTH:
             self.fail(key, Message("field_fault.not_boolean", value=repr(text[:40])))
         return _TRUTH[text.lower()]
@@ -128,7 +135,7 @@ class OverrideReader:
         if key.kind is int:
             return self.number(key.path, key.pointer)
         if key.kind is bool:
-            return self.switch(key.path, key.pointer, default=False) if key.path in self.given else None
+            return self.switch(key.path, key.pointer) if key.path in self.given else None
         return self.decimal(key.path, key.pointer) if key.kind is float else self.text(key.path, key.pointer)
 
     def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
@@ -202,12 +209,12 @@ def read_update(
 
 def _offload(reader: OverrideReader, section: str, names: Iterable[str]) -> list[str]:
     field = "/strategy/rl/offload"
-    return [name for name in names if reader.switch(f"{section}.{keys.OFFLOADS[name]}", field, default=False)]
+    return [name for name in names if reader.switch(f"{section}.{keys.OFFLOADS[name]}", field)]
 
 
 def _sharded(reader: OverrideReader) -> dict[str, Any]:
     cp = max(reader.number(f"{section}.{keys.ULYSSES}", "/strategy/cp") or 1 for section in (keys.FSDP, keys.ACTOR))
-    full = reader.switch("actor_rollout_ref.model.enable_gradient_checkpointing", "/strategy/recompute", default=True)
+    full = reader.switch("actor_rollout_ref.model.enable_gradient_checkpointing", "/strategy/recompute")
     offload = _offload(reader, keys.FSDP, ("optimizer", "parameters"))
     return {
         "fsdp": True,
@@ -237,7 +244,7 @@ def _megatron(reader: OverrideReader, model: dict[str, Any]) -> tuple[dict[str, 
         if (value := reader.number(f"{keys.MEGATRON}.{name}", "/strategy")) is not None:
             flags[_named(name)] = _flag(_named(name), value, reader.given[f"{keys.MEGATRON}.{name}"].line)
     for name in keys.SWITCHES:
-        if reader.switch(f"{keys.MEGATRON}.{name}", "/strategy", default=True):
+        if reader.switch(f"{keys.MEGATRON}.{name}", "/strategy"):
             flags[_named(name)] = _flag(_named(name), True, 1)
     for prefix in keys.OPEN:
         for name, given in reader.under(prefix).items():
@@ -309,7 +316,7 @@ def reads(source: Source) -> ImportResult:
     path, place = _model_path(reader)
     model = model_of([source.name or "", path, marked_preset(text) or ""], source.base_dir, reader.log, place)
     strategy, inner = read_update(reader, model, program, config)
-    training_ranks = _ranks(reader, "trainer", 1, 8)
+    training_ranks = _ranks(reader, "trainer")
     values = keys.GENERATION.of(reader)
     rl, placement, generating = _rl(reader, program, values["training.rl.responses_per_prompt"])
     strategy["rl"] = placement | _layout(reader, strategy, generating, values.section("strategy.rl.generation"))
@@ -389,38 +396,36 @@ def _model_path(reader: OverrideReader) -> tuple[str, str]:
 
 def _refuse_adapters(reader: OverrideReader) -> None:
     for key in ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"):
-        if reader.whole(key, "/training/kind", 0, least=0):
+        if reader.whole(key, "/training/kind", least=0):
             raise refused("LoRA", key)
     if reader.text("actor_rollout_ref.model.lora_adapter_path", "/training/kind"):
         raise refused("LoRA", "actor_rollout_ref.model.lora_adapter_path")
 
 
-def _ranks(reader: OverrideReader, section: str, nodes: int | None, each: int | None) -> int | None:
+def _ranks(reader: OverrideReader, section: str) -> int | None:
     """Ranks of a part of the launch; None where the script leaves them to its environment."""
     pairs = (f"{section}.{keys.NODES}", f"{section}.{keys.EACH}")
     if any(key in reader.given and reader.given[key].unknown for key in pairs):
         for key in pairs:
             reader.under(key)
         return None
-    first = reader.number(pairs[0], "/cluster/num_npus", nodes)
-    second = reader.number(pairs[1], "/cluster/num_npus", each)
+    first = reader.number(pairs[0], "/cluster/num_npus")
+    second = reader.number(pairs[1], "/cluster/num_npus")
     return None if first is None or second is None else first * second
 
 
 def _rl(reader: OverrideReader, program: str, responses: int) -> tuple[dict[str, Any], dict[str, Any], int | None]:
     """`training.rl`, where it runs, and the ranks that only generate."""
     field = "/training/rl"
-    mini = reader.whole(keys.MINI_BATCH, f"{field}/updates_per_step", 256)
+    mini = reader.whole(keys.MINI_BATCH, f"{field}/updates_per_step")
     placement, generating = _placement(reader, program)
     if STREAMED in program:
-        synced = reader.whole(keys.SYNCED, f"{field}/prompts_per_step", 4)
-        prompts = synced * mini * reader.whole(keys.BATCHES, f"{field}/prompts_per_step", 1)
+        synced = reader.whole(keys.SYNCED, f"{field}/prompts_per_step")
+        prompts = synced * mini * reader.whole(keys.BATCHES, f"{field}/prompts_per_step")
         reader.under(keys.PROMPTS)
     else:
-        prompts = reader.whole(keys.PROMPTS, f"{field}/prompts_per_step", 1024)
-    in_loss, in_reward = (
-        reader.switch(key, f"{field}/reference_model", default=False) for key in (keys.KL_LOSS, keys.KL_REWARD)
-    )
+        prompts = reader.whole(keys.PROMPTS, f"{field}/prompts_per_step")
+    in_loss, in_reward = (reader.switch(key, f"{field}/reference_model") for key in (keys.KL_LOSS, keys.KL_REWARD))
     lengths = keys.DATA.of(reader).section("training.rl")
     rl: dict[str, Any] = {
         "algorithm": _algorithm(reader, program),
@@ -431,17 +436,17 @@ def _rl(reader: OverrideReader, program: str, responses: int) -> tuple[dict[str,
         "reference_model": in_loss or in_reward,
     }
     for key in ("reward.reward_model.enable", "reward_model.enable"):
-        if reader.switch(key, f"{field}/reward", default=False):
+        if reader.switch(key, f"{field}/reward"):
             reader.log.unmodelled(key, "true", Message("importers.not_predicted"))
     return rl, placement, generating
 
 
 def _algorithm(reader: OverrideReader, program: str) -> str:
     field = "/training/rl/algorithm"
-    given = reader.text(keys.ESTIMATOR, field, "gae") or "gae"
+    given = reader.text(keys.ESTIMATOR, field)
     if given == "gae":
         return "ppo"
-    if "dapo" in program or reader.switch(f"{keys.FILTERS}.enable", field, default=False):
+    if "dapo" in program or reader.switch(f"{keys.FILTERS}.enable", field):
         return "dapo"
     if given not in GROUPED:
         reader.log.doubt(field, given, Message("importers.predicted_as", what="grpo"))
@@ -453,19 +458,19 @@ def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], in
     field = "/strategy/rl/staleness"
     mode = reader.text("trainer.v1.trainer_mode", "/strategy/rl/placement") or "sync"
     if STREAMED in program:
-        bound = reader.decimal(keys.BOUND, field, 0.1)
-        partial = reader.switch(keys.PARTIAL, "/strategy/rl/partial_rollout", default=True)
-        generating = _ranks(reader, "rollout", 1, 8)
+        bound = reader.decimal(keys.BOUND, field)
+        partial = reader.switch(keys.PARTIAL, "/strategy/rl/partial_rollout")
+        generating = _ranks(reader, "rollout")
         if not bound:
             return {"placement": "separate"}, generating
         if not bound.is_integer():
             reader.log.doubt(field, bound, Message("importers.predicted_as", what=math.ceil(bound)))
         return {"placement": "async", "staleness": math.ceil(bound), "partial_rollout": partial}, generating
     if ONE_STEP in program:
-        return {"placement": "async", "staleness": 1}, _ranks(reader, "rollout", 1, 8)
+        return {"placement": "async", "staleness": 1}, _ranks(reader, "rollout")
     if mode == "separate_async":
-        bound = reader.whole("trainer.v1.sampler.max_off_policy_threshold", field, 8, least=0)
-        generating = _ranks(reader, keys.ROLLOUT, None, None)
+        bound = reader.whole("trainer.v1.sampler.max_off_policy_threshold", field, least=0)
+        generating = _ranks(reader, keys.ROLLOUT)
         return {"placement": "async", "staleness": bound, "partial_rollout": True}, generating
     if mode != "sync":
         reader.log.unmodelled("trainer.v1.trainer_mode", mode, Message("importers.predicted_as", what="sync"))
@@ -478,7 +483,7 @@ def _layout(
     """Generation, and what leaves for it. given : of it, values of the table."""
     field = "/strategy/rl/generation"
     on_ascend = (reader.text(keys.DEVICE, "/cluster/profile") or "").lower() == "npu"
-    written = reader.text(keys.ENGINE, f"{field}/engine", "vllm") or "vllm"
+    written = reader.text(keys.ENGINE, f"{field}/engine") or ""
     if written not in ENGINES:
         raise UnsupportedError(
             Message("common.is_not_modelled_yet", what=written[:40]),
@@ -489,7 +494,7 @@ def _layout(
     quantised = reader.text(keys.QUANTIZED, f"{field}/precision")
     if quantised is not None and quantised not in PRECISIONS:
         reader.log.unmodelled(keys.QUANTIZED, quantised, Message("importers.predicted_as", what="bf16"))
-    eager = reader.switch(keys.EAGER, f"{field}/mode", default=False)
+    eager = reader.switch(keys.EAGER, f"{field}/mode")
     generation = given | {
         "precision": PRECISIONS.get(quantised or "", "bf16"),
         "engine": engine,
@@ -507,6 +512,6 @@ def _layout(
 
 def _pack_tokens(reader: OverrideReader, cp: int) -> int | None:
     field = "/strategy/rl/pack_tokens"
-    if not reader.switch(f"{keys.ACTOR}.{keys.DYNAMIC}", field, default=False):
+    if not reader.switch(f"{keys.ACTOR}.{keys.DYNAMIC}", field):
         return None
-    return cp * reader.whole(f"{keys.ACTOR}.{keys.TOKENS}", field, 16_384)
+    return cp * reader.whole(f"{keys.ACTOR}.{keys.TOKENS}", field)
