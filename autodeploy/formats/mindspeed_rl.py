@@ -282,7 +282,7 @@ class KeyedArguments(LaunchArguments):
         if self.knows(flag) or flag not in SAID_OTHERWISE | WITHOUT_KEY | {SHARED_WIDTH}:
             super().add(block, flag, *values)
         elif flag in WITHOUT_KEY:
-            self.note(Message("exporters.set_in_model_code", what=flag))
+            self.leaves_to_code(flag)
         elif flag == SHARED_WIDTH and isinstance(values[0], int):
             # One number says how many experts wide the shared one is.
             super().add(block, SHARED, values[0] // self.expert_width)
@@ -460,9 +460,7 @@ def _rl_config(launch: RlLaunch) -> dict[str, Any]:
         config |= {"filter_groups_train_batch_size": facts.prompts}
         launch.arguments.note(DAPO_DROPS)
         if rl.reference_model:
-            launch.arguments.note(
-                Message("exporters.has_no_flag_in", name="reference_model: true", framework="MindSpeed-RL (DAPO)")
-            )
+            launch.arguments.lacks("reference_model: true", "MindSpeed-RL (DAPO)")
     elif not rl.reference_model:
         launch.arguments.note(Message("exporters.reference_always_computed"))
     packed = {UNPADDED: True, PACKED: True, PACK_TOKENS: facts.pack_tokens} if facts.packed else {}

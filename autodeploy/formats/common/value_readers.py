@@ -12,7 +12,7 @@ from autodeploy.formats.common.import_result import KeptFlag
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.diagnostics import NO_EFFECT, DiagnosticsLog, not_modelled, shown
-from autodeploy.stack.flag_tables import FLOAT, INT
+from autodeploy.stack.flag_tables import FLOAT, INT, defaults_of
 from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:
@@ -93,9 +93,10 @@ class FlagReader:
         return value
 
     def text(self, flag: str, field: str) -> str | None:
-        """The one value after the flag, as it stands there."""
+        """The one value after the flag, as it stands there, else what Megatron-LM takes; None where that has none."""
         if not self.has(flag):
-            return None
+            default = defaults_of("Megatron").get(flag)
+            return None if default is None else str(self.assume(field, default))
         given = self.script.flags[flag]
         if given.unknown:
             self.fail(
@@ -123,6 +124,11 @@ class FlagReader:
         rest = [name for name in rest if not (places and name in script.assigned)][:SHOWN_MISSING]
         told = [f"{place}={places[place]}" for place in sorted(places, key=int)] + [f"{name}=VALUE" for name in rest]
         return told or ["NAME=VALUE"]
+
+    def assume(self, field: str, value: Any, framework: str = "Megatron") -> Any:
+        """A value that the framework takes where no flag says one, noted as its default."""
+        self.log.default(field, value, Message("importers.default_of", framework=framework))
+        return value
 
     def words(self, flag: str, field: str) -> tuple[str, ...]:
         """All values after the flag, also those joined by commas."""

@@ -44,7 +44,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
     """The sections, in the backend's own order."""
     spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
     for name in strategy.swap:
-        launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework=keys.TABLE.framework))
+        launch.arguments.lacks(f"swap: {name}", keys.TABLE.framework)
     launch.arguments.note(Message("exporters.not_given", names="lr", field="--training.lr"))
     told = spec.training.tokens
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
@@ -112,9 +112,7 @@ def _recomputed(launch: Launch) -> list[str]:
     layers = model.num_hidden_layers
     counts = recomputed_layers(strategy, 1, layers)
     for name in sorted(counts.keys() - {"full"}):
-        launch.arguments.note(
-            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework=keys.TABLE.framework)
-        )
+        launch.arguments.lacks(f"recompute: {name}", keys.TABLE.framework)
     whole = counts.get("full", [0])[0]
     if whole in {0, layers}:
         return [LAYERS] if whole else []

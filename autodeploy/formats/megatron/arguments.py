@@ -99,6 +99,14 @@ class LaunchArguments:
         if text not in self.notes:
             self.notes.append(text)
 
+    def lacks(self, what: str, framework: str = "") -> None:
+        """Notes what a framework, unless named the release, has no flag for."""
+        self.note(Message("exporters.has_no_flag_in", name=what, framework=framework or self.release.title))
+
+    def leaves_to_code(self, what: str) -> None:
+        """Notes what has to be set in the model's code."""
+        self.note(Message("exporters.set_in_model_code", what=what))
+
     def flags(self) -> list[str]:
         """Names of all flags given, in order."""
         return [flag for lines in self.blocks.values() for flag, _ in lines]
@@ -172,7 +180,7 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
         return
     variant = None if feature is None else feature.variant(arguments.release)
     if feature is None or (variant is None and not feature.unreleased):
-        arguments.note(Message("exporters.has_no_flag_in", name=name, framework=arguments.release.title))
+        arguments.lacks(name)
     elif variant is None:
         arguments.note(Message("exporters.has_no_flag_it", name=name, reason=feature.unreleased))
     elif _is_own(variant):
@@ -185,7 +193,7 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
     elif variant.reason:
         arguments.note(Message("exporters.has_no_flag_it", name=name, reason=variant.reason))
     elif not variant.by:
-        arguments.note(Message("exporters.has_no_flag_in", name=name, framework=arguments.release.title))
+        arguments.lacks(name)
 
 
 def launch_names(spec: Spec, strategy: Strategy) -> dict[str, Any]:
@@ -212,7 +220,7 @@ def _add_gradient_sums(arguments: LaunchArguments, strategy: Strategy) -> None:
     if arguments.has("--moe-grouped-gemm") and arguments.knows(EXPERT_FUSION) and not arguments.has(NO_FUSION):
         arguments.add(OPERATORS, EXPERT_FUSION)
     for word in WORDS.intersection(strategy.features) if not arguments.knows(NO_FUSION) else ():
-        arguments.note(Message("exporters.has_no_flag_in", name=word, framework=arguments.release.title))
+        arguments.lacks(word)
     if PLAIN_APART in strategy.features and arguments.knows(NO_FUSION):
         arguments.add(OPERATORS, NO_FUSION)
     if EXPERTS_APART in strategy.features:

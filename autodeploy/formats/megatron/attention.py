@@ -28,6 +28,7 @@ from autodeploy.specs.attention import (
 )
 from autodeploy.specs.hf_attention import types_of
 from autodeploy.specs.launched import full_interval
+from autodeploy.stack.flag_tables import defaults_of
 from autodeploy.stack.schedules import sizes_from
 
 if TYPE_CHECKING:
@@ -53,10 +54,10 @@ def read_attention_types(reader: FlagReader, layers: int) -> dict[str, Any]:
 
 
 def _indexer(reader: FlagReader) -> dict[str, Any]:
-    alone = reader.switch("--use-sparse-flash-attn", "/model/sparse_attention")
-    if not reader.switch("--enable-dsa-indexer", "/model/sparse_attention"):
+    alone = reader.switch(SPARSE, "/model/sparse_attention")
+    if not reader.switch(INDEXER, "/model/sparse_attention"):
         if alone:
-            reader.refuse_mechanism("--use-sparse-flash-attn", Message("mechanism.sparse_without_indexer"))
+            reader.refuse_mechanism(SPARSE, Message("mechanism.sparse_without_indexer"))
         return {}
     if reader.has("--index-topk-pattern"):
         reader.refuse_mechanism("--index-topk-pattern", Message("mechanism.shared_index_pattern"))
@@ -129,13 +130,13 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
         return
     if model.sparse_attention is not None:
         sparse = model.sparse_attention
-        add(block, "--enable-dsa-indexer")
+        add(block, INDEXER)
         for field, (flag, usual) in sparse.flags.items():
             if usual is not None or sparse.index_topk_freq > 1:
                 add(block, flag, getattr(sparse, field))
         # Attention to the chosen latents alone; without the first two all pairs are computed under a mask.
         kernels = ("--use-fused-lightning-indexer", "--use-fused-lightning-indexer-loss")
-        for flag in filter(arguments.knows, ("--enable-mla-absorb", "--use-sparse-flash-attn", *kernels)):
+        for flag in filter(arguments.knows, ("--enable-mla-absorb", SPARSE, *kernels)):
             add(block, flag)
         return
     linear = model.linear_attention
@@ -151,6 +152,7 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
 # DeepSeek-V4.
 COMPRESSED_TRAINER: Final = "pretrain_deepseek4.py"
 RATIOS, STREAMS = "--compress-ratios", "--enable-mhc"
+INDEXER, SPARSE, WINDOW = "--enable-dsa-indexer", "--use-sparse-flash-attn", "--sliding-window-size"
 OF_THE_MODEL = {
     "--kv-compress": Message("mechanism.compressed_attention"),
     RATIOS: Message("mechanism.compressed_attention"),
@@ -158,7 +160,7 @@ OF_THE_MODEL = {
 }
 # Without these kernels scores are made whole, and maps of streams by FP32 operators: nothing that is priced.
 KERNELS = {
-    "--use-sparse-flash-attn": RATIOS,
+    SPARSE: RATIOS,
     "--use-fused-lightning-indexer": RATIOS,
     "--use-fused-mhc": STREAMS,
 }
@@ -195,16 +197,16 @@ def read_compressed(reader: FlagReader, model: dict[str, Any], layers: int) -> d
         pair = (kernel, f"{kernel}-loss") if kernel.endswith("indexer") else (kernel,)
         if not any([reader.switch(flag, "/model/compressed_attention") for flag in pair]) and reader.has(of):
             reader.refuse_mechanism(of, Message("importers.kind_without_kernel", kind=OF_THE_MODEL[of], flag=kernel))
-    if not reader.switch("--enable-dsa-indexer", "/model/compressed_attention"):
+    if not reader.switch(INDEXER, "/model/compressed_attention"):
         reader.refuse_mechanism(RATIOS, Message("mechanism.sparse_without_indexer"))
     types, rates = _types(reader, layers)
     sizes = rates | _sizes(reader, "compressed_attention", CompressedAttention.flags)
-    window = reader.number("--sliding-window-size", "/model/sliding_window")
+    window = reader.number(WINDOW, "/model/sliding_window")
     fields = {key: value for key, value in model.items() if key not in REPLACED}
     fields |= {
         "num_key_value_heads": 1,
         "head_dim": model["qk_nope_head_dim"],
-        "sliding_window": window or 128,
+        "sliding_window": window or defaults_of("MindSpeed-LLM")[WINDOW],
         "layer_types": types,
         "compressed_attention": sizes,
     }
@@ -214,20 +216,24 @@ def read_compressed(reader: FlagReader, model: dict[str, Any], layers: int) -> d
     return fields | {"num_hash_layers": min(hashed, layers)}
 
 
+# Fields of the recipe and of its scaling, and their flags.
+BASES: Final = {"rope_theta": "--rope-theta", "compress_rope_theta": "--compress-rope-theta"}
+BEFORE: Final = "original_max_position_embeddings"
+SCALING: Final = {
+    **{"factor": "--rope-factor", BEFORE: "--original-seq-len"},
+    **{"beta_fast": "--beta-fast", "beta_slow": "--beta-slow"},
+}
+
+
 def read_positions(reader: FlagReader) -> dict[str, Any]:
     """Rotary positions in the recipe: the base of windows, and of entries theirs with yarn."""
-    where = "/model/recipe"
-    base, entries = (
-        reader.decimal(flag, f"{where}/{field}")
-        for flag, field in (("--rope-theta", "rope_theta"), ("--compress-rope-theta", "compress_rope_theta"))
-    )
-    factor = reader.decimal("--rope-factor", f"{where}/rope_scaling/factor")
-    before = reader.number("--original-seq-len", f"{where}/rope_scaling/original_max_position_embeddings")
-    scaling = {"rope_type": "yarn", "factor": factor or 4.0, "original_max_position_embeddings": before or 65_536}
-    for flag in ("--beta-fast", "--beta-slow"):
-        value = reader.decimal(flag, f"{where}/rope_scaling")
-        scaling |= {} if value is None else {flag.removeprefix("--").replace("-", "_"): value}
-    return {"rope_theta": base or 1e4, "compress_rope_theta": entries or 4e4, "rope_scaling": scaling}
+    where, defaults = "/model/recipe", defaults_of("MindSpeed-LLM")
+    bases = {field: reader.decimal(flag, f"{where}/{field}") or defaults[flag] for field, flag in BASES.items()}
+    scaling: dict[str, Any] = {"rope_type": "yarn"}
+    for field, flag in SCALING.items():
+        read = reader.number if field == BEFORE else reader.decimal
+        scaling[field] = read(flag, f"{where}/rope_scaling/{field}") or defaults.get(flag)
+    return {**bases, "rope_scaling": {field: value for field, value in scaling.items() if value is not None}}
 
 
 def _types(reader: FlagReader, layers: int) -> tuple[list[str], dict[str, int]]:
@@ -276,17 +282,17 @@ def add_compressed(arguments: LaunchArguments, model: ModelSpec) -> None:
         add("MLA_ARGS", flag, value)
     add("MLA_ARGS", "--qk-layernorm")
     add(ATTENTION, "--kv-compress")
-    add(ATTENTION, "--compress-ratios", *ratios(model, arguments.numbers("--noop-layers")))
+    add(ATTENTION, RATIOS, *ratios(model, arguments.numbers("--noop-layers")))
     sizes = [(flag, getattr(compressed, field)) for field, (flag, _) in compressed.flags.items()]
-    switch: list[tuple[Any, ...]] = [("--sliding-window-size", model.sliding_window or 0), ("--enable-dsa-indexer",)]
+    switch: list[tuple[Any, ...]] = [(WINDOW, model.sliding_window or 0), (INDEXER,)]
     for words in (*sizes[:2], *switch, *sizes[2:]):
         add(ATTENTION, *words)
-    add(ATTENTION, "--use-sparse-flash-attn")
+    add(ATTENTION, SPARSE)
     if CSA in (model.layer_types or ()):
         add(ATTENTION, "--use-fused-lightning-indexer")
         add(ATTENTION, "--use-fused-lightning-indexer-loss")
     if streams is not None:
-        add(STREAM_SIZES, "--enable-mhc")
+        add(STREAM_SIZES, STREAMS)
         for field, (flag, _) in streams.flags.items():
             add(STREAM_SIZES, flag, getattr(streams, field))
         add(STREAM_SIZES, "--use-fused-mhc")
@@ -302,15 +308,11 @@ def _add_positions(arguments: LaunchArguments, model: ModelSpec) -> None:
     recipe, add = model.recipe_or_default, arguments.add
     add("GPT_ARGS", "--position-embedding-type", "deepseek4")
     add("GPT_ARGS", "--rotary-base", round(recipe.rope_theta or 10_000))
-    for flag, base in (("--rope-theta", recipe.rope_theta), ("--compress-rope-theta", recipe.compress_rope_theta)):
-        if base is not None:
-            add(ROPE, flag, as_number(base))
     scaling = recipe.rope_scaling
-    if scaling is not None and scaling.factor is not None:
-        add(ROPE, "--rope-factor", as_number(scaling.factor))
-        if scaling.original_max_position_embeddings is not None:
-            add(ROPE, "--original-seq-len", scaling.original_max_position_embeddings)
-        for flag, value in (("--beta-fast", scaling.beta_fast), ("--beta-slow", scaling.beta_slow)):
-            if value is not None:
-                add(ROPE, flag, as_number(value))
+    scaled = scaling is not None and scaling.factor is not None
+    rows = [(recipe, field, flag) for field, flag in BASES.items()]
+    rows += [(scaling, field, flag) for field, flag in SCALING.items() if scaled]
+    for said, field, flag in rows:
+        if (value := getattr(said, field)) is not None:
+            add(ROPE, flag, as_number(value))
     add(ROPE, "--rope-scaling-original-max-position-embeddings", ShellVariable("SEQ_LENGTH"))

@@ -11,7 +11,13 @@ from autodeploy.formats.megatron.layers import placement
 from autodeploy.formats.megatron.memory import BLOCK as RECOMPUTE
 from autodeploy.formats.megatron.memory import add_recompute, add_swap
 from autodeploy.formats.megatron.model import add_experts, add_model, add_training
-from autodeploy.formats.megatron.strategy import PLACEMENT_FLAGS, add_dispatch, add_parallel, expert_parallel_flag
+from autodeploy.formats.megatron.strategy import (
+    CHUNK_LAYERS,
+    PLACEMENT_FLAGS,
+    add_dispatch,
+    add_parallel,
+    expert_parallel_flag,
+)
 from autodeploy.formats.megatron.tuning import add_tuning
 from autodeploy.messages import Message
 from autodeploy.specs.spec import spec_of
@@ -143,7 +149,7 @@ def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
         arguments.add("GPT_ARGS", "--post-norm")
     elif spec.model.norm_layout == "sandwich":
         arguments.unsaid.append("norm_layout")
-        arguments.note(Message("exporters.set_in_model_code", what="norm_layout sandwich"))
+        arguments.leaves_to_code("norm_layout sandwich")
     return Launch(spec, plan, arguments, variables, _ranks(strategy, plan))
 
 
@@ -169,7 +175,7 @@ __all__ = ["Launch", "ShellVariable", "filled_launch", "launch_of", "launch_of_s
 # What an author of a launch script adds to it and takes out of it, to turn one plan of a spec into another.
 # Ways to say which layers are where: they exclude each other, and the number of layers counts those that do nothing.
 PLACEMENT = frozenset(PLACEMENT_FLAGS) | {
-    "--num-layers-per-virtual-pipeline-stage",
+    CHUNK_LAYERS,
     "--num-virtual-stages-per-pipeline-rank",
 }
 

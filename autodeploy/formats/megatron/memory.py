@@ -118,7 +118,7 @@ def _add_megatron_modules(
     megatron_names = [word for name in modules if (word := RECOMPUTED[name].megatron)]
     for name in modules:
         if not RECOMPUTED[name].megatron:
-            arguments.note(Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="Megatron-LM"))
+            arguments.lacks(f"recompute: {name}", "Megatron-LM")
     if not megatron_names:
         return
     if with_full:
@@ -156,7 +156,7 @@ def _add_mindspeed_modules(
             if name in some and counts and layers <= even:
                 arguments.add("MOE_ARGS", "--moe-zero-memory-num-layers", layers)
         elif name not in same:
-            arguments.note(Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindSpeed"))
+            arguments.lacks(f"recompute: {name}", "MindSpeed")
     if same and arguments.has("--recompute-granularity"):
         arguments.note(Message("exporters.not_recomputed_together", one="full", other="+".join(same)))
     elif same:
@@ -175,7 +175,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
     optimizer = "OPTIMIZE_ARGS"
     if not arguments.release.has("mindspeed"):
         if swapped or strategy.reuse_fp32_param:
-            arguments.note(Message("exporters.has_no_flag_in", name="swap, reuse_fp32_param", framework="Megatron-LM"))
+            arguments.lacks("swap, reuse_fp32_param", "Megatron-LM")
         if strategy.swap_optimizer or strategy.optimizer_offload_fraction is not None:
             _add_host_optimizer(arguments, strategy)
         return
@@ -185,7 +185,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
         elif _has_swap(arguments, strategy, name):
             arguments.add("SWAP_ARGS", SWAPPED[name].flag)
         else:
-            arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed"))
+            arguments.lacks(f"swap: {name}", "MindSpeed")
     if any(
         counts_of_stages != held_layers(name, placed, model)
         for name, counts_of_stages in counts.items()

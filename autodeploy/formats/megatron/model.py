@@ -65,6 +65,8 @@ NOT_MODELLED = {
 }
 # --gelu-tanh is gated: mindspeed_llm/core/transformer/mlp.py sets gated_linear_unit with it.
 GATED = (("--swiglu", "silu"), ("--geglu", "geglu"), ("--quick-geglu", "geglu"), ("--gelu-tanh", "geglu"))
+HALF, EIGHT_BITS = {"bf16": "--bf16", "fp16": "--fp16"}, "--fp8-format"
+DETERMINISTIC = ("--npu-deterministic", "--deterministic-mode", "--use-deter-comp")
 SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 _RUNS = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
@@ -89,7 +91,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     if ffn is None:
         wide = 4 * model["hidden_size"]
         ffn = int(wide * 2 / 3 / 64) * 64 if model["hidden_act"] == "silu" else wide
-        reader.log.default("/model/intermediate_size", ffn, Message("importers.default_of", framework="Megatron"))
+        reader.assume("/model/intermediate_size", ffn)
     model |= _experts(reader, layers, ffn)
     if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
         model["num_nextn_predict_layers"] = mtp
@@ -111,8 +113,7 @@ def _activation(reader: FlagReader) -> str:
     for flag, name in GATED:
         if reader.switch(flag, "/model/hidden_act"):
             return name
-    reader.log.default("/model/hidden_act", "gelu", Message("importers.default_of", framework="Megatron"))
-    return "gelu"
+    return str(reader.assume("/model/hidden_act", "gelu"))
 
 
 def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
             if values or usual is not None:
                 fields[field] = values[-1] if values else usual
             if not values and usual is not None:
-                reader.log.default(f"/model/{field}", usual, Message("importers.default_of", framework="Megatron"))
+                reader.assume(f"/model/{field}", usual)
     else:
         if groups is not None and (grouped or groups == model["num_attention_heads"]):
             fields["num_key_value_heads"] = groups
@@ -166,7 +167,7 @@ def _ends(reader: FlagReader) -> dict[str, Any]:
     """Embedding, head and positions."""
     untied = reader.switch("--untie-embeddings-and-output-weights", "/model/tie_word_embeddings")
     if not untied:
-        reader.log.default("/model/tie_word_embeddings", True, Message("importers.default_of", framework="Megatron"))
+        reader.assume("/model/tie_word_embeddings", True)
     rotary = reader.has("--use-rotary-position-embeddings")
     kind = reader.text("--position-embedding-type", "/model/learned_position_embeddings")
     absent = reader.has("--no-position-embedding")
@@ -185,12 +186,8 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
         "--moe-intermediate-size", "/model/moe_intermediate_size"
     )
     if width is None:
-        width = ffn
-        reader.log.default("/model/moe_intermediate_size", ffn, Message("importers.default_of", framework="Megatron"))
+        width = reader.assume("/model/moe_intermediate_size", ffn)
     topk = reader.number("--moe-router-topk", "/model/num_experts_per_tok")
-    if topk is None:
-        topk = 2
-        reader.log.default("/model/num_experts_per_tok", topk, Message("importers.default_of", framework="Megatron"))
     fields: dict[str, Any] = {"n_routed_experts": experts, "num_experts_per_tok": topk, "moe_intermediate_size": width}
     if zero := reader.number("--num-zero-experts", "/model/n_zero_experts"):
         fields["n_zero_experts"] = zero
@@ -298,7 +295,7 @@ def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
             arguments.add("GPT_ARGS", "--geglu")
         else:
             arguments.unsaid.append("hidden_act")
-            arguments.note(Message("exporters.set_in_model_code", what="hidden_act geglu"))
+            arguments.leaves_to_code("hidden_act geglu")
 
 
 def _add_sizes(arguments: LaunchArguments, model: ModelSpec, kind: AttentionKind) -> None:
@@ -318,12 +315,12 @@ def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
     windows = [model.attention_window(layer) is not None for layer in range(model.num_hidden_layers)]
     alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]
     if not (all(windows) or alternating):
-        arguments.note(Message("exporters.set_in_model_code", what="layer_types"))
+        arguments.leaves_to_code("layer_types")
     if arguments.knows("--sliding-window"):
         arguments.add("GPT_ARGS", "--interleave-sliding-window" if alternating else "--sliding-window", window)
         return
     if not arguments.knows("--window-size"):
-        arguments.note(Message("exporters.set_in_model_code", what=f"sliding_window {window}"))
+        arguments.leaves_to_code(f"sliding_window {window}")
         return
     arguments.add("GPT_ARGS", "--window-size", f"{window - 1},0")
     if alternating:
@@ -391,11 +388,9 @@ def add_training(arguments: LaunchArguments, spec: Spec) -> None:
     add(block, "--global-batch-size", ShellVariable("GBS"))
     add(block, "--train-iters", ShellVariable("TRAIN_ITERS"))
     add_training_recipe(arguments, training.recipe_or_default)
-    if training.precision in {"bf16", "fp8"}:
-        add(block, "--bf16")
-    elif training.precision == "fp16":
-        add(block, "--fp16")
+    if (half := "bf16" if training.precision == "fp8" else training.precision) in HALF:
+        add(block, HALF[half])
     if training.precision == "fp8":
-        add(block, "--fp8-format", "hybrid")
+        add(block, EIGHT_BITS, "hybrid")
     if spec.search.deterministic_training:
-        add(block, "--npu-deterministic" if arguments.knows("--npu-deterministic") else "--deterministic-mode")
+        add(block, DETERMINISTIC[0] if arguments.knows(DETERMINISTIC[0]) else DETERMINISTIC[1])

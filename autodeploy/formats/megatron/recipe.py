@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
 from autodeploy.messages import Message
 from autodeploy.specs.recipe import LoadBalancing, RopeType, ScoringFunction
+from autodeploy.stack.flag_tables import defaults_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     Table = Mapping[str, tuple[str, ...]]
 
 NOT_CARRIED = Message("importers.not_carried_over")
-DEFAULT = Message("importers.default_of", framework="Megatron")
 
-# Field -> its flags: every one is read; the first is written, of Megatron-LM's own yarn the last.
+# Field -> its flags: every one is read; the first is written, of Megatron-LM's own yarn the last. What a launch leaves
+# out is the parser's, as the stack has it.
 NUMBERS: Table = {
     "rms_norm_eps": ("--norm-epsilon",),
     "initializer_range": ("--init-method-std",),
@@ -38,12 +39,6 @@ NUMBERS: Table = {
     "attn_logit_softcapping": ("--attn-logit-softcapping",),
     "query_pre_attn_scalar": ("--query-pre-attn-scalar",),
     "mtp_loss_scaling_factor": ("--mtp-loss-scaling-factor",),
-}
-DEFAULTS: dict[str, float] = {
-    "rms_norm_eps": 1e-5,
-    "initializer_range": 0.02,
-    "attention_dropout": 0.1,
-    "hidden_dropout": 0.1,
 }
 ROTARY: Table = {
     "rope_theta": ("--rotary-base",),
@@ -63,6 +58,7 @@ ROUTER_WORDS = {
     "scoring_func": ("--moe-router-score-function", get_args(ScoringFunction)),
     "router_dtype": ("--moe-router-dtype", ("fp32", "fp64")),
 }
+ROUTER_SWITCHES = {"seq_aux": "--seq-aux", "shared_expert_gate": "--shared-expert-gate"}
 YARN: Table = {
     "beta_fast": ("--beta-fast", "--rope-scaling-beta-fast", "--yarn-beta-fast"),
     "beta_slow": ("--beta-slow", "--rope-scaling-beta-slow", "--yarn-beta-slow"),
@@ -107,17 +103,19 @@ OF_TRAINING: Table = {
 }
 ITERATIONS = {"lr_decay_iters": "--lr-decay-iters", "lr_warmup_iters": "--lr-warmup-iters", "seed": "--seed"}
 DECAYS = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+NO_BIAS, QKV_BIAS, DENSE_BIAS = "--disable-bias-linear", "--add-qkv-bias", "--add-dense-bias"
+DECAY_STYLE, NORM = "--lr-decay-style", "--normalization"
 GPT, ROPE, EXPERTS, MTP = "GPT_ARGS", "ROPE_ARGS", "MOE_ARGS", "MTP_ARGS"
 ASKED_FOR_POSITIONS = "ROTARY_BASE"
 ASKED_FOR_BALANCING = "ROUTER_BALANCING"
 
 # What a parser takes where nobody told it, by the field's name: named in a note.
 SILENT = ("rms_norm_eps", "initializer_range")
-MULTIPLIERS = (
-    *("embedding_multiplier", "logits_multiplier", "final_logit_softcapping", "attn_logit_softcapping"),
-    "query_pre_attn_scalar",
-)
-UNUSUAL_LOSSES = ("device_aux_loss_coef", "communication_aux_loss_coef", "router_z_loss_coef", "router_jitter_noise")
+DROPOUTS = ("attention_dropout", "hidden_dropout")
+# Rows without a place of their own in a script: a new one is written with them.
+MULTIPLIERS = tuple(name for name in NUMBERS if name not in {*SILENT, *DROPOUTS, "mtp_loss_scaling_factor"})
+CHOICE = ("routed_scaling_factor", "router_aux_loss_coef", "router_bias_update_rate")
+UNUSUAL_LOSSES = tuple(name for name in ROUTER if name not in CHOICE)
 SILENT_ROUTER = ("scoring_func", "router_aux_loss_coef")
 # Casts input and weight of a router again in the backward pass; --moe-router-dtype keeps both (MindSpeed-LLM @c77308a1
 # core/transformer/moe/router.py, topk_router_gating_func): 66 MB a layer and micro batch of DeepSeek-V3 under TP2.
@@ -134,21 +132,16 @@ def read_training_recipe(reader: FlagReader) -> dict[str, Any]:
     for field, flag in ITERATIONS.items():
         if reader.is_told(flag):
             recipe[field] = reader.number(flag, f"{where}/{field}")
-    if reader.is_told("--lr-decay-style") and reader.script.flags["--lr-decay-style"].text in DECAYS:
-        recipe["lr_decay_style"] = reader.text("--lr-decay-style", f"{where}/lr_decay_style")
+    if reader.is_told(DECAY_STYLE) and reader.script.flags[DECAY_STYLE].text in DECAYS:
+        recipe["lr_decay_style"] = reader.text(DECAY_STYLE, f"{where}/lr_decay_style")
     return recipe
 
 
 def read_recipe(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
     """The `recipe` of the model that the flags describe."""
-    recipe: dict[str, Any] = dict(_decimals(reader, NUMBERS))
-    for field, value in DEFAULTS.items():
-        if field not in recipe and not _is_open(reader, NUMBERS[field]):
-            recipe[field] = value
-            reader.log.default(_path(field), value, DEFAULT)
-    recipe["normalization"] = "LayerNorm"
-    if (norm := _choice(reader, "normalization", "--normalization", ("LayerNorm", "RMSNorm"))) is not None:
-        recipe["normalization"] = norm
+    recipe: dict[str, Any] = _with_defaults(reader, NUMBERS, _decimals(reader, NUMBERS))
+    norm = _choice(reader, "normalization", NORM, ("LayerNorm", "RMSNorm"))
+    recipe["normalization"] = norm or defaults_of("Megatron")[NORM]
     recipe |= _biases(reader)
     if not (model.get("learned_position_embeddings") or model.get("alibi")):
         recipe |= _rotary(reader)
@@ -163,6 +156,15 @@ def read_recipe(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
 
 def _path(field: str) -> str:
     return f"/model/recipe/{field}"
+
+
+def _with_defaults(reader: FlagReader, table: Table, given: dict[str, float]) -> dict[str, float]:
+    """The numbers with the parser's own where no flag says them, neither here nor in the environment."""
+    for field, flags in table.items():
+        default = defaults_of("Megatron").get(flags[0])
+        if default is not None and field not in given and not _is_open(reader, flags):
+            given[field] = float(reader.assume(_path(field), default))
+    return given
 
 
 def _is_open(reader: FlagReader, flags: tuple[str, ...]) -> bool:
@@ -203,22 +205,20 @@ def _more(reader: FlagReader, flag: str, valued: bool) -> tuple[str, ...]:
 
 def _biases(reader: FlagReader) -> dict[str, Any]:
     """Biases of the projections: all of them, unless they are disabled and then added one by one."""
-    if not reader.has("--disable-bias-linear"):
-        reader.has("--add-qkv-bias")
-        reader.has("--add-dense-bias")
-        reader.log.default(_path("mlp_bias"), True, DEFAULT)
+    if not reader.has(NO_BIAS):
+        reader.has(QKV_BIAS)
+        reader.has(DENSE_BIAS)
+        reader.assume(_path("mlp_bias"), True)
         return {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
-    reader.switch("--disable-bias-linear", _path("mlp_bias"))
-    qkv = reader.switch("--add-qkv-bias", _path("attention_bias"))
-    out = reader.switch("--add-dense-bias", _path("attention_out_bias"))
+    reader.switch(NO_BIAS, _path("mlp_bias"))
+    qkv = reader.switch(QKV_BIAS, _path("attention_bias"))
+    out = reader.switch(DENSE_BIAS, _path("attention_out_bias"))
     return {"attention_bias": qkv, "mlp_bias": False} | ({"attention_out_bias": True} if out else {})
 
 
 def _rotary(reader: FlagReader) -> dict[str, Any]:
-    fields: dict[str, Any] = {key: value for key, value in _decimals(reader, ROTARY).items() if value > 0}
-    if "rope_theta" not in fields and not _is_open(reader, ROTARY["rope_theta"]):
-        fields["rope_theta"] = 10_000.0
-        reader.log.default(_path("rope_theta"), 10_000, DEFAULT)
+    positive = {key: value for key, value in _decimals(reader, ROTARY).items() if value > 0}
+    fields: dict[str, Any] = dict(_with_defaults(reader, ROTARY, positive))
     if reader.is_told("--max-position-embeddings"):
         fields["max_position_embeddings"] = reader.number("--max-position-embeddings", _path("max_position_embeddings"))
     for flag in ("--rotary-interleaved", "--use-glm-rope"):
@@ -232,13 +232,13 @@ def _scaling(reader: FlagReader) -> dict[str, Any] | None:
     """Scaling of rotary positions, by the flags of any of the frameworks."""
     kind = _choice(reader, "rope_scaling", "--rope-scaling-type", get_args(RopeType))
     factors = _decimals(reader, FACTORS)
-    factor, latent = factors.get("factor"), factors.get("latent")
+    factor, latent = factors.get("factor") or defaults_of("Megatron")[FACTORS["factor"][0]], factors.get("latent")
     linear, dynamic = factors.get("linear"), factors.get("dynamic")
     if kind is not None:
-        scaling = {"rope_type": kind} | ({} if kind == "longrope" else {"factor": factor or 8.0})
+        scaling = {"rope_type": kind} | ({} if kind == "longrope" else {"factor": factor})
         return scaling | _original(reader) | _details(reader, kind)
     if reader.switch("--use-rope-scaling", _path("rope_scaling")):
-        return {"rope_type": "llama3", "factor": factor or 8.0, **MEGATRON_LLAMA3}
+        return {"rope_type": "llama3", "factor": factor, **MEGATRON_LLAMA3}
     if latent is not None and latent > 1:
         return {"rope_type": "yarn", "factor": latent, **MEGATRON_YARN} | _original(reader) | _details(reader, "yarn")
     if linear is not None and linear > 1:
@@ -284,9 +284,8 @@ def _router(reader: FlagReader) -> dict[str, Any]:
     for field, (flag, choices) in ROUTER_WORDS.items():
         if (word := _choice(reader, field, flag, choices)) is not None:
             router[field] = word
-        elif field == "router_balancing" and flag not in reader.script.flags:
-            router[field] = "aux_loss"
-            reader.log.default(_path(field), "aux_loss", DEFAULT)
+        elif flag in defaults_of("Megatron") and flag not in reader.script.flags:
+            router[field] = reader.text(flag, _path(field))
     if "router_dtype" not in router and reader.switch(GATING_IN_FP32, _path("router_dtype")):
         router["router_dtype"] = "fp32"
     if reader.switch("--moe-router-enable-expert-bias", _path("topk_method")):
@@ -296,7 +295,7 @@ def _router(reader: FlagReader) -> dict[str, Any]:
         reader.has("--moe-router-pre-softmax")
     elif reader.switch("--moe-router-pre-softmax", _path("norm_topk_prob")):
         router["norm_topk_prob"] = False
-    for flag, field in (("--seq-aux", "seq_aux"), ("--shared-expert-gate", "shared_expert_gate")):
+    for field, flag in ROUTER_SWITCHES.items():
         if reader.switch(flag, _path(field)):
             router[field] = True
     return router
@@ -333,11 +332,11 @@ def add_recipe(arguments: LaunchArguments, model: ModelSpec) -> None:
     elif not model.attention.types:  # which say their own
         _add_positions(arguments, model, recipe)
     normalization = recipe.normalization or ("LayerNorm" if model.learned_position_embeddings else "RMSNorm")
-    arguments.add(GPT, "--normalization", normalization)
+    arguments.add(GPT, NORM, normalization)
     _add_fields(arguments, GPT, NUMBERS, recipe, SILENT)
     _add_biases(arguments, model, recipe)
-    arguments.add(GPT, "--attention-dropout", as_number(recipe.attention_dropout or 0))
-    arguments.add(GPT, "--hidden-dropout", as_number(recipe.hidden_dropout or 0))
+    for name in DROPOUTS:
+        arguments.add(GPT, *NUMBERS[name], as_number(getattr(recipe, name) or 0))
     _add_fields(arguments, GPT, NUMBERS, recipe, MULTIPLIERS)
     if model.num_nextn_predict_layers:
         _add_fields(arguments, MTP, NUMBERS, recipe, ("mtp_loss_scaling_factor",))
@@ -351,7 +350,7 @@ def _add_known(arguments: LaunchArguments, block: str, flag: str, *values: str |
     if arguments.knows(flag, *map(str, values)):
         arguments.add(block, flag, *values)
         return True
-    arguments.note(Message("exporters.set_in_model_code", what=" ".join((flag, *map(str, values)))))
+    arguments.leaves_to_code(" ".join((flag, *map(str, values))))
     return False
 
 
@@ -371,7 +370,7 @@ def _add_positions(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe)
     else:
         arguments.add(GPT, "--rotary-base", round(recipe.rope_theta))
         if not recipe.rope_theta.is_integer():
-            arguments.note(Message("exporters.set_in_model_code", what=f"rope_theta {recipe.rope_theta}"))
+            arguments.leaves_to_code(f"rope_theta {recipe.rope_theta}")
     partial = recipe.partial_rotary_factor not in {None, 1.0} and not model.attention.own_positions
     if partial:
         _add_fields(arguments, GPT, ROTARY, recipe, ("partial_rotary_factor",))
@@ -400,7 +399,7 @@ def _add_scaling(arguments: LaunchArguments, model: ModelSpec, scaling: RopeScal
     elif kind == "dynamic" and arguments.knows(*FACTORS["dynamic"]):
         arguments.add(ROPE, *FACTORS["dynamic"], as_number(factor))
     else:
-        arguments.note(Message("exporters.set_in_model_code", what=f"rope_type {kind}"))
+        arguments.leaves_to_code(f"rope_type {kind}")
 
 
 def _add_named_scaling(arguments: LaunchArguments, scaling: RopeScaling) -> None:
@@ -437,7 +436,7 @@ def _note_fixed(arguments: LaunchArguments, scaling: RopeScaling, fixed: dict[st
     for name, value in fixed.items():
         told = getattr(scaling, name)
         if told is not None and told != value:
-            arguments.note(Message("exporters.set_in_model_code", what=f"{name} {as_number(told)}"))
+            arguments.leaves_to_code(f"{name} {as_number(told)}")
 
 
 def _add_biases(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe) -> None:
@@ -445,13 +444,13 @@ def _add_biases(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe) ->
     everywhere = bool(model.learned_position_embeddings) if recipe.mlp_bias is None else recipe.mlp_bias
     if everywhere:
         if recipe.attention_bias is False:
-            arguments.note(Message("exporters.set_in_model_code", what="attention_bias: false"))
+            arguments.leaves_to_code("attention_bias: false")
         return
-    arguments.add(GPT, "--disable-bias-linear")
+    arguments.add(GPT, NO_BIAS)
     if recipe.attention_bias:
-        arguments.add(GPT, "--add-qkv-bias")
+        arguments.add(GPT, QKV_BIAS)
     if recipe.attention_out_bias:
-        _add_known(arguments, GPT, "--add-dense-bias")
+        _add_known(arguments, GPT, DENSE_BIAS)
 
 
 def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
@@ -467,15 +466,15 @@ def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
     _add_fields(arguments, EXPERTS, ROUTER, recipe, ("routed_scaling_factor",))
     _add_normalisation(arguments, model, balancing)
     _add_fields(arguments, EXPERTS, ROUTER, recipe, ("router_aux_loss_coef",))
-    if recipe.seq_aux and arguments.knows("--seq-aux"):
-        add(EXPERTS, "--seq-aux")
+    if recipe.seq_aux and arguments.knows(ROUTER_SWITCHES["seq_aux"]):
+        add(EXPERTS, ROUTER_SWITCHES["seq_aux"])
     _add_fields(arguments, EXPERTS, ROUTER, recipe, (name for name in UNUSUAL_LOSSES if getattr(recipe, name)))
     if recipe.router_dtype == "fp32" and arguments.knows(GATING_IN_FP32):
         add(EXPERTS, GATING_IN_FP32)
     elif recipe.router_dtype is not None:
         _add_known(arguments, EXPERTS, ROUTER_WORDS["router_dtype"][0], recipe.router_dtype)
     if recipe.shared_expert_gate:
-        _add_known(arguments, EXPERTS, "--shared-expert-gate")
+        _add_known(arguments, EXPERTS, ROUTER_SWITCHES["shared_expert_gate"])
     _note_groups(arguments, model, balancing)
 
 
@@ -495,7 +494,7 @@ def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str |
     if recipe.router_balancing is not None:
         if arguments.knows(flag, recipe.router_balancing):
             return recipe.router_balancing
-        arguments.note(Message("exporters.set_in_model_code", what=f"{flag} {recipe.router_balancing}"))
+        arguments.leaves_to_code(f"{flag} {recipe.router_balancing}")
     if recipe.topk_method == "group_limited_greedy" and arguments.knows(flag, "group_limited_greedy"):
         # Its validator: mindspeed_llm/features_manager/moe/moe_router.py.
         fits = model.topk_group is not None and model.topk_group < ep and model.capacity_factor is None
@@ -508,7 +507,7 @@ def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str |
         return "none"
     if recipe.seq_aux:
         # MindSpeed-LLM's --seq-aux adds the loss to a router without one.
-        return "none" if arguments.knows("--seq-aux") else "seq_aux_loss"
+        return "none" if arguments.knows(ROUTER_SWITCHES["seq_aux"]) else "seq_aux_loss"
     return "aux_loss"
 
 
@@ -523,7 +522,7 @@ def _add_normalisation(arguments: LaunchArguments, model: ModelSpec, balancing: 
         if arguments.knows("--norm-topk-prob") and not undone:
             arguments.add(EXPERTS, "--norm-topk-prob")
     elif recipe.norm_topk_prob is False and not softmax and (model.num_experts_per_tok or 1) > 1:
-        arguments.note(Message("exporters.set_in_model_code", what=f"norm_topk_prob: false ({recipe.scoring_func})"))
+        arguments.leaves_to_code(f"norm_topk_prob: false ({recipe.scoring_func})")
     if softmax and not before and (recipe.norm_topk_prob is False or model.num_experts_per_tok == 1):
         arguments.add(EXPERTS, "--moe-router-pre-softmax")
 
@@ -533,37 +532,38 @@ def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | 
     if groups is None or reach is None or groups == 1:
         return
     if reach == groups:
-        arguments.note(Message("exporters.set_in_model_code", what=f"n_group {groups}"))
+        arguments.leaves_to_code(f"n_group {groups}")
     elif model.recipe_or_default.topk_method == "group_limited_greedy" and balancing != "group_limited_greedy":
-        arguments.note(Message("exporters.set_in_model_code", what="topk_method: group_limited_greedy"))
+        arguments.leaves_to_code("topk_method: group_limited_greedy")
 
 
 # -- the training --------------------------------------------------------------------------------------------
 
+RATES = ("lr", "min_lr", "lr_warmup_fraction")
 USUAL = {"weight_decay": 0.1, "clip_grad": 1.0, "adam_beta1": 0.9, "adam_beta2": 0.95}
 
 
 def add_training_recipe(arguments: LaunchArguments, recipe: TrainingRecipe) -> None:
     """TRAIN_ARGS: optimizer and learning rate; what the script asks for keeps its variable."""
     block, add = "TRAIN_ARGS", arguments.add
-    add(block, "--lr", ShellVariable("LR"))
-    add(block, "--min-lr", ShellVariable("MIN_LR"))
-    add(block, "--lr-decay-style", recipe.lr_decay_style or "cosine")
+    add(block, *OF_TRAINING["lr"], ShellVariable("LR"))
+    add(block, *OF_TRAINING["min_lr"], ShellVariable("MIN_LR"))
+    add(block, DECAY_STYLE, recipe.lr_decay_style or "cosine")
     if recipe.lr_warmup_fraction is not None and recipe.lr_warmup_iters is None:
-        add(block, "--lr-warmup-fraction", as_number(recipe.lr_warmup_fraction))
+        add(block, *OF_TRAINING["lr_warmup_fraction"], as_number(recipe.lr_warmup_fraction))
     else:
-        add(block, "--lr-warmup-iters", ShellVariable("WARMUP_ITERS"))
+        add(block, ITERATIONS["lr_warmup_iters"], ShellVariable("WARMUP_ITERS"))
     if recipe.lr_decay_iters is not None:
-        add(block, "--lr-decay-iters", recipe.lr_decay_iters)
+        add(block, ITERATIONS["lr_decay_iters"], recipe.lr_decay_iters)
     usual = [name for name in USUAL if getattr(recipe, name) is None]
     for name, value in USUAL.items():
         given = getattr(recipe, name)
         add(block, *OF_TRAINING[name], as_number(value if given is None else given))
-    for name in ("adam_eps", "initial_loss_scale"):
-        if (extra := getattr(recipe, name)) is not None:
+    for name in OF_TRAINING:
+        if name not in {*RATES, *USUAL} and (extra := getattr(recipe, name)) is not None:
             add(block, *OF_TRAINING[name], as_number(extra))
     if recipe.seed is not None:
-        add(block, "--seed", recipe.seed)
+        add(block, ITERATIONS["seed"], recipe.seed)
     if usual:
         arguments.note(Message("exporters.not_given", field="training.recipe", names=", ".join(usual)))
 

@@ -19,9 +19,9 @@ from autodeploy.formats.common.source import Source
 from autodeploy.formats.common.value_readers import FlagReader
 from autodeploy.formats.megatron.keyed_launch import is_keyed, keyed_launch, program_of, with_experiment
 from autodeploy.formats.megatron.launch import NO_MASK
-from autodeploy.formats.megatron.model import CAPACITY, read_model
+from autodeploy.formats.megatron.model import CAPACITY, DETERMINISTIC, EIGHT_BITS, HALF, read_model
 from autodeploy.formats.megatron.post_training_launch import model_of
-from autodeploy.formats.megatron.recipe import read_training_recipe
+from autodeploy.formats.megatron.recipe import FORCED_ROUTING, read_training_recipe
 from autodeploy.formats.megatron.strategy import (
     ALLOCATORS,
     ASYNC_PERMUTATION,
@@ -161,8 +161,7 @@ def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:
 
 def _search(reader: FlagReader) -> dict[str, Any]:
     """Search settings of a launch: whether its operators have to be deterministic."""
-    flags = ("--npu-deterministic", "--deterministic-mode", "--use-deter-comp")
-    given = [reader.switch(flag, "/search/deterministic_training") for flag in flags]
+    given = [reader.switch(flag, "/search/deterministic_training") for flag in DETERMINISTIC]
     return {"deterministic_training": True} if any(given) else {}
 
 
@@ -184,18 +183,17 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     batch = reader.number("--global-batch-size", "/training/global_batch_size")
     if batch is None and ranks is not None:
         degrees = strategy["tp"] * strategy["pp"] * strategy["cp"]
-        batch = strategy["micro_batch_size"] * (ranks // degrees)
-        reader.log.default("/training/global_batch_size", batch, Message("importers.default_of", framework="Megatron"))
+        batch = reader.assume("/training/global_batch_size", strategy["micro_batch_size"] * (ranks // degrees))
     training |= {} if batch is None else {"global_batch_size": batch}
     if "capacity_drop" in strategy["features"]:
         training["expert_capacity_factor"] = reader.decimal(CAPACITY, "/training/expert_capacity_factor")
-    half = reader.switch("--bf16", "/training/precision")
-    single = not reader.switch("--fp16", "/training/precision") and not half
-    eight = reader.text("--fp8-format", "/training/precision")
+    half = reader.switch(HALF["bf16"], "/training/precision")
+    single = not reader.switch(HALF["fp16"], "/training/precision") and not half
+    eight = reader.text(EIGHT_BITS, "/training/precision")
     training["precision"] = "fp8" if eight else "bf16" if half else "fp32" if single else "fp16"
     if single and not eight:
-        reader.log.default("/training/precision", "fp32", Message("importers.default_of", framework="Megatron"))
-    for flag in ("--fix-router", "--moe-router-force-load-balancing"):
+        reader.assume("/training/precision", "fp32")
+    for flag in FORCED_ROUTING:
         if reader.switch(flag, "/training/routing_imbalance"):
             training |= EVENLY_ROUTED
             reader.log.default("/training/routing_imbalance", 1.0, Message("importers.follows_from", what=flag))

@@ -42,6 +42,13 @@ DEGREES = {
 }
 CHUNK_BY_CHUNK = frozenset({"norm", "activation"})  # recomputed where MindSpeed looks up the layers of a chunk
 SWAPS_BY_CHUNK = "attention"  # swapped so
+# Flags with logic in both directions.
+CP_ALGO, CP_COMM = "--context-parallel-algo", "--cp-comm-type"
+ULYSSES, CP_SIZES = "--ulysses-degree-in-cp", "--hierarchical-context-parallel-sizes"
+DISPATCHER, FLEX_BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
+HIERARCHICAL, EXTENDS_EP = "--moe-hierarchical-alltoallv", "--moe-tp-extend-ep"
+EXPERT_DEGREE, SEQUENCE_PARALLEL = "--expert-tensor-parallel-size", "--sequence-parallel"
+CHUNK_LAYERS = "--num-layers-per-virtual-pipeline-stage"
 CP_ALGORITHMS = {"ring": "megatron_cp_algo", "ulysses": "ulysses_cp_algo", "hybrid": "hybrid_cp_algo"}
 CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "hybrid": "a2a+p2p"}
 
@@ -80,7 +87,7 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
         if not (arguments.release.has("mindspeed") and extends_ep(strategy)):
             _add_expert_tensor_parallel(arguments, strategy)
     if strategy.tp > 1 and strategy.sequence_parallel is not False:
-        add(BLOCK, "--sequence-parallel")
+        add(BLOCK, SEQUENCE_PARALLEL)
     add_schedule(arguments, strategy, plan.micro_batches)
     return _add_placement(arguments, spec, plan, placed)
 
@@ -88,25 +95,25 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
 def _add_expert_tensor_parallel(arguments: LaunchArguments, strategy: Strategy) -> None:
     """The degree inside an expert; a release without the flag has that of the layers."""
     degree = expert_tensor_parallel(strategy)
-    if arguments.knows("--expert-tensor-parallel-size") or degree != strategy.tp:
-        arguments.add(BLOCK, "--expert-tensor-parallel-size", degree)
+    if arguments.knows(EXPERT_DEGREE) or degree != strategy.tp:
+        arguments.add(BLOCK, EXPERT_DEGREE, degree)
 
 
 def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy, *, gathered: bool) -> None:
     """Gathered: keys that all ranks need whole, whatever ring they pass in."""
     algorithm = strategy.cp_algo or "ring"
-    if gathered and arguments.knows("--context-parallel-algo", CP_ALGORITHM):
-        arguments.add(BLOCK, "--context-parallel-algo", CP_ALGORITHM)
+    if gathered and arguments.knows(CP_ALGO, CP_ALGORITHM):
+        arguments.add(BLOCK, CP_ALGO, CP_ALGORITHM)
         return
-    if not arguments.knows("--context-parallel-algo"):
-        arguments.add(BLOCK, "--cp-comm-type", CP_COMM_TYPES[algorithm])
+    if not arguments.knows(CP_ALGO):
+        arguments.add(BLOCK, CP_COMM, CP_COMM_TYPES[algorithm])
         if algorithm == "hybrid" and strategy.ulysses_degree is not None:
             ring = strategy.cp // strategy.ulysses_degree
-            arguments.add(BLOCK, "--hierarchical-context-parallel-sizes", strategy.ulysses_degree, ring)
+            arguments.add(BLOCK, CP_SIZES, strategy.ulysses_degree, ring)
         return
-    arguments.add(BLOCK, "--context-parallel-algo", CP_ALGORITHMS[algorithm])
+    arguments.add(BLOCK, CP_ALGO, CP_ALGORITHMS[algorithm])
     if algorithm == "hybrid" and strategy.ulysses_degree is not None:
-        arguments.add(BLOCK, "--ulysses-degree-in-cp", strategy.ulysses_degree)
+        arguments.add(BLOCK, ULYSSES, strategy.ulysses_degree)
     if algorithm != "ulysses":
         arguments.add(BLOCK, "--use-cp-send-recv-overlap")
 
@@ -151,14 +158,14 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     in_last_stage = placed.mtp_stage == strategy.pp - 1
     if placed.is_even and in_last_stage:
         if len(placed.chunks) > 1:
-            arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", placed.chunks[0][0])
+            arguments.add(BLOCK, CHUNK_LAYERS, placed.chunks[0][0])
     elif _takes_a_list(arguments, spec) and len(placed.chunks) == 1 and in_last_stage:
         arguments.add(BLOCK, "--num-layer-list", ",".join(str(count) for count in placed.chunks[0]))
     elif arguments.knows("--noop-layers") and in_last_stage and _has_to_be_padded(arguments, spec, strategy, placed):
         total = _pad(arguments, spec, strategy, placed.in_order)
         if len(placed.chunks) > 1:
             each = total // len(placed.in_order)
-            arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", each)
+            arguments.add(BLOCK, CHUNK_LAYERS, each)
         return total
     else:
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)
@@ -258,24 +265,22 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
         if dispatcher in {"alltoall_seq", "hierarchical"}:
             arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))
         name = {"allgather": "allgather", "deepep": "flex"}.get(dispatcher, "alltoall")
-        arguments.add(block, "--moe-token-dispatcher-type", name)
+        arguments.add(block, DISPATCHER, name)
         if name == "flex":
-            arguments.add(block, "--moe-flex-dispatcher-backend", dispatcher)
+            arguments.add(block, FLEX_BACKEND, dispatcher)
         return
-    if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):
-        arguments.note(
-            Message("exporters.has_no_flag_in", name="moe_dispatcher: hierarchical", framework=arguments.release.title)
-        )
+    if dispatcher == "hierarchical" and not arguments.knows(HIERARCHICAL):
+        arguments.lacks("moe_dispatcher: hierarchical")
     elif dispatcher == "hierarchical":
-        arguments.add(block, "--moe-hierarchical-alltoallv")
+        arguments.add(block, HIERARCHICAL)
         arguments.add(block, "--moe-alltoall-overlap-comm")
     seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
     seq |= spec.training.in_part and dispatcher == "alltoall"  # the same on one tensor-parallel rank
     # Where there is no sequence dispatcher by name, MindSpeed makes alltoall one.
-    name = "alltoall_seq" if arguments.knows("--moe-token-dispatcher-type", "alltoall_seq") else "alltoall"
-    arguments.add(block, "--moe-token-dispatcher-type", name if seq else dispatcher)
+    name = "alltoall_seq" if arguments.knows(DISPATCHER, "alltoall_seq") else "alltoall"
+    arguments.add(block, DISPATCHER, name if seq else dispatcher)
     if extends_ep(strategy):
-        arguments.add(block, "--moe-tp-extend-ep")
+        arguments.add(block, EXTENDS_EP)
         arguments.add(block, "--moe-grouped-gemm")
     if seq or dispatcher == "allgather":
         arguments.add(block, "--moe-permutation-async-comm")
@@ -314,7 +319,7 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
         **{name: _degree(reader, flag, name) for name, flag in DEGREES.items()},
         "micro_batch_size": _degree(reader, "--micro-batch-size", "micro_batch_size"),
         # Two dimensions cut activations over all tensor-parallel ranks: MindSpeed-LLM get_tensor_shapes_decorator.
-        "sequence_parallel": reader.switch("--sequence-parallel", "/strategy/sequence_parallel") or reader.has(GRID),
+        "sequence_parallel": reader.switch(SEQUENCE_PARALLEL, "/strategy/sequence_parallel") or reader.has(GRID),
         "distributed_optimizer": reader.switch("--use-distributed-optimizer", "/strategy/distributed_optimizer"),
     }
     sharded = [reader.switch(flag, "/strategy/fsdp") for flag in ("--use-custom-fsdp", "--use-megatron-fsdp")]
@@ -331,10 +336,7 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
 
 
 def _degree(reader: FlagReader, flag: str, name: str) -> int:
-    degree = reader.number(flag, f"/strategy/{name}")
-    if degree is None:
-        reader.log.default(f"/strategy/{name}", 1, Message("importers.default_of", framework="Megatron"))
-        return 1
+    degree = reader.number(flag, f"/strategy/{name}") or 0
     if not 1 <= degree <= MAX_DEGREE:
         reader.fail(flag, Message("importers.not_whole_number", least=1, value=degree, most=MAX_DEGREE))
     return degree
@@ -344,16 +346,16 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
     field = "/strategy/cp_algo"
     algorithms = {flag: name for name, flag in CP_ALGORITHMS.items()} | {"kvallgather_cp_algo": "ring"}
     comm_types = {flag: name for name, flag in CP_COMM_TYPES.items()} | {"all_gather": "ring", "allgather": "ring"}
-    algorithm = reader.text("--context-parallel-algo", field)
-    comm = reader.words("--cp-comm-type", field) if algorithm is None else ()
+    algorithm = reader.text(CP_ALGO, field)
+    comm = reader.words(CP_COMM, field) if algorithm is None else ()
     cp_algo = comm_types.get(comm[0]) if comm else algorithms.get(algorithm or "megatron_cp_algo")
-    ulysses = reader.number("--ulysses-degree-in-cp", "/strategy/ulysses_degree")
-    sizes = reader.words("--hierarchical-context-parallel-sizes", "/strategy/ulysses_degree")
+    ulysses = reader.number(ULYSSES, "/strategy/ulysses_degree")
+    sizes = reader.words(CP_SIZES, "/strategy/ulysses_degree")
     reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.no_field_of_spec"))
     if strategy["cp"] == 1:
         return
     if cp_algo is None:
-        flag = "--context-parallel-algo" if algorithm is not None else "--cp-comm-type"
+        flag = CP_ALGO if algorithm is not None else CP_COMM
         reader.fail(
             flag,
             Message("common.is_not_modelled_yet", what=algorithm or comm[0]),
@@ -368,33 +370,25 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
 def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     """Dispatcher, expert tensor parallelism, and what of the experts' features hangs on them."""
     features: set[str] = set()
-    given = reader.text("--moe-token-dispatcher-type", "/strategy/moe_dispatcher")
-    if given is None:
-        given = "allgather"
-        reader.log.default("/strategy/moe_dispatcher", given, Message("importers.default_of", framework="Megatron"))
+    given = reader.text(DISPATCHER, "/strategy/moe_dispatcher") or ""
     if given not in DISPATCHERS:
-        reader.fail(
-            "--moe-token-dispatcher-type",
-            Message("field_fault.is_invalid", value=repr(given[:40])),
-            ", ".join(DISPATCHERS),
-        )
+        reader.fail(DISPATCHER, Message("field_fault.is_invalid", value=repr(given[:40])), ", ".join(DISPATCHERS))
     strategy["moe_dispatcher"] = DISPATCHERS[given]
     if given == "flex":  # its backends all send a token once to each node
-        reader.text("--moe-flex-dispatcher-backend", "/strategy/moe_dispatcher")
+        reader.text(FLEX_BACKEND, "/strategy/moe_dispatcher")
         reader.switch("--moe-enable-deepep", "/strategy/moe_dispatcher")
-    if reader.switch("--moe-hierarchical-alltoallv", "/strategy/moe_dispatcher"):
+    if reader.switch(HIERARCHICAL, "/strategy/moe_dispatcher"):
         strategy["moe_dispatcher"] = "hierarchical"
         features.add("hierarchical_a2a")
-    etp = reader.number("--expert-tensor-parallel-size", "/strategy/etp")
-    if reader.switch("--moe-tp-extend-ep", "/strategy/ep"):
+    etp = reader.number(EXPERT_DEGREE, "/strategy/etp")
+    if reader.switch(EXTENDS_EP, "/strategy/ep"):
         strategy["ep"] *= strategy["tp"]
         etp = 1
         features.add("tp_extend_ep")
     if etp is None:
-        etp = strategy["tp"]
-        reader.log.default("/strategy/etp", etp, Message("importers.default_of", framework="Megatron"))
+        etp = reader.assume("/strategy/etp", strategy["tp"])
     if etp < 1:
-        reader.fail("--expert-tensor-parallel-size", Message("field_fault.is_too_small", value=etp))
+        reader.fail(EXPERT_DEGREE, Message("field_fault.is_too_small", value=etp))
     strategy["etp"] = etp
     reader.ignore([ASYNC_PERMUTATION], Message("importers.no_field_of_spec"))
     if reader.switch("--moe-grouped-gemm", "/strategy/features"):
@@ -425,7 +419,7 @@ def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapt
     grouped = "grouped_gemm" in strategy["features"]
     fused = grouped and reader.switch(EXPERT_FUSION, "/strategy/features")
     if grouped and not fused:
-        reader.log.default("/strategy/features", EXPERTS_APART, Message("importers.default_of", framework="MindSpeed"))
+        reader.assume("/strategy/features", EXPERTS_APART, "MindSpeed")
     return in_mindspeed(grouped, plain_apart=apart, experts_fused=fused)
 
 
@@ -486,7 +480,7 @@ PLACEMENT_FLAGS = (
 
 
 def _virtual_stages(reader: FlagReader, pp: int, layers: int) -> int:
-    each = reader.number("--num-layers-per-virtual-pipeline-stage", "/strategy/vpp")
+    each = reader.number(CHUNK_LAYERS, "/strategy/vpp")
     count = reader.number("--num-virtual-stages-per-pipeline-rank", "/strategy/vpp")
     if count is not None:
         if not 1 <= count <= layers:
@@ -498,7 +492,7 @@ def _virtual_stages(reader: FlagReader, pp: int, layers: int) -> int:
     if each is None or pp == 1:
         return 1
     if each < 1 or layers % (pp * each):
-        flag = "--num-layers-per-virtual-pipeline-stage"
+        flag = CHUNK_LAYERS
         reader.fail(flag, Message("common.does_not_divide", part=f"pp {pp} x {each}", whole=f"--num-layers {layers}"))
     return layers // (pp * each)
 
@@ -537,7 +531,7 @@ def _read_allocator(reader: FlagReader) -> set[str]:
     """
     field, given = "/strategy/features", [name for name in ALLOCATORS if name in reader.script.environment]
     if not given:
-        reader.log.default(field, GROWING, Message("importers.default_of", framework="pretrain_*.sh"))
+        reader.assume(field, GROWING, "pretrain_*.sh")
         return set()
     texts = {name: reader.script.environment[name] for name in given}
     for name, text in texts.items():

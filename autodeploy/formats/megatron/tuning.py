@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 
+OF_PAIRS = {"beta": "--dpo-beta", "loss": "--dpo-loss-type"}
 UNPADDED = "--no-pad-to-seq-lengths"
 SINGLE = frozenset({"--is-instruction-dataset", "--is-pairwise-dataset"})
 # Samples of several, which fill the sequence; modelled where lengths are told.
@@ -56,9 +57,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     for field, (flag, default) in LoraSpec.flags.items():
         number = reader.number(flag, f"/training/lora/{field}")
         if number is None:
-            reader.log.default(
-                f"/training/lora/{field}", default, Message("importers.default_of", framework="MindSpeed-LLM")
-            )
+            reader.assume(f"/training/lora/{field}", default, "MindSpeed-LLM")
         sizes[field] = default if number is None else number
     if not reader.switch("--lora-fusion", "/training/lora"):
         reader.log.default("/training/lora", "fused", Message("importers.predicted_as", what="--lora-fusion"))
@@ -89,8 +88,8 @@ def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     reader.switch("--is-pairwise-dataset", "/training/kind")
     reader.text("--ref-model", "/training/dpo")
     fields = {
-        "beta": reader.decimal("--dpo-beta", "/training/dpo/beta"),
-        "loss": reader.text("--dpo-loss-type", "/training/dpo/loss"),
+        "beta": reader.decimal(OF_PAIRS["beta"], "/training/dpo/beta"),
+        "loss": reader.text(OF_PAIRS["loss"], "/training/dpo/loss"),
     }
     loss = {field: value for field, value in fields.items() if value is not None}
     return {"dpo": loss} if loss else {}
@@ -116,7 +115,7 @@ def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
         add(_BLOCK, "--sft-tokenizer-prompt-format", "default")
         add(_BLOCK, "--no-create-attention-mask-in-dataloader")
         if not training.pads_samples:
-            arguments.note(Message("exporters.has_no_flag_in", framework="Megatron-LM", name="pads_samples: false"))
+            arguments.lacks("pads_samples: false", "Megatron-LM")
         return
     add(_BLOCK, "--stage", training.kind)
     add(_BLOCK, "--is-instruction-dataset")
@@ -125,8 +124,8 @@ def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
     if training.kind == "dpo":
         loss = training.dpo or DpoSpec()
         add(_BLOCK, "--is-pairwise-dataset")
-        add(_BLOCK, "--dpo-beta", loss.beta)
-        add(_BLOCK, "--dpo-loss-type", loss.loss)
+        for field, flag in OF_PAIRS.items():
+            add(_BLOCK, flag, getattr(loss, field))
         arguments.note(Message("exporters.reference_model_default"))
     add(_BLOCK, "--prompt-type", "default")
     arguments.note(Message("exporters.prompt_type"))

@@ -417,9 +417,7 @@ def _parallel_config(launch: Launch) -> dict[str, Any]:
     if launch.spec.model.is_moe:
         config["expert_parallel"] = strategy.ep
         if strategy.etp not in {None, 1}:
-            launch.arguments.note(
-                Message("exporters.has_no_flag_in", name=f"etp: {strategy.etp}", framework="MindFormers")
-            )
+            launch.arguments.lacks(f"etp: {strategy.etp}", "MindFormers")
     return config
 
 
@@ -454,9 +452,7 @@ def _recompute(launch: Launch, placed: Placement) -> dict[str, Any]:
     counts = _counts(launch.plan.strategy, placed)
     for name in counts:
         if name not in {"full", "activation"}:
-            launch.arguments.note(
-                Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindFormers")
-            )
+            launch.arguments.lacks(f"recompute: {name}", "MindFormers")
     return {
         "recompute": _layers_list(counts.get("full"), placed),
         "select_recompute": _layers_list(counts.get("activation"), placed),
@@ -505,7 +501,7 @@ def _swap(launch: Launch) -> dict[str, Any]:
     ]
     for name in names:
         if name not in SWAPPED_OPERATORS:
-            launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindFormers"))
+            launch.arguments.lacks(f"swap: {name}", "MindFormers")
     return {"swap": True, "default_prefetch": 1, "op_swap": operators} if operators else {}
 
 
@@ -513,7 +509,7 @@ def _note_rest(launch: Launch) -> None:
     strategy = launch.plan.strategy
     for flag in ("swap_optimizer", "reuse_fp32_param", "fsdp"):
         if getattr(strategy, flag):
-            launch.arguments.note(Message("exporters.has_no_flag_in", name=flag, framework="MindFormers"))
+            launch.arguments.lacks(flag, "MindFormers")
     if strategy.moe_dispatcher == "alltoall_seq":
         launch.arguments.note(
             Message("exporters.has_no_dispatcher", framework="MindFormers", name=strategy.moe_dispatcher)

@@ -213,7 +213,7 @@ def model_config(launch: Launch) -> dict[str, Any]:
     config |= recipe_keys(launch) | _switches(launch)
     for name in ("sliding_window", "mlp_only_layers"):
         if getattr(model, name):
-            launch.arguments.note(Message("exporters.set_in_model_code", what=name))
+            launch.arguments.leaves_to_code(name)
     return config
 
 
@@ -236,7 +236,7 @@ def _switches(launch: Launch) -> dict[str, bool]:
         if variant is not None and key and (launch.spec.model.is_moe or not key.startswith("moe_")):
             switches[key] = name in features or variant.always
         elif name in features and (variant is None or not variant.by):
-            launch.arguments.note(Message("exporters.has_no_flag_in", name=name, framework="MindFormers"))
+            launch.arguments.lacks(name, "MindFormers")
     return switches
 
 
@@ -422,7 +422,7 @@ def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
     if scaling is None:
         return keys
     if scaling.rope_type != "yarn" or not model.attention.own_positions:
-        launch.arguments.note(Message("exporters.set_in_model_code", what=f"rope_type {scaling.rope_type}"))
+        launch.arguments.leaves_to_code(f"rope_type {scaling.rope_type}")
         return keys
     return keys | _yarn(scaling)
 

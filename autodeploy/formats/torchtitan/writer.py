@@ -56,7 +56,7 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
     """The sections, in the order of torchtitan's own files."""
     spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
     for name in strategy.swap:
-        launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="torchtitan-npu"))
+        launch.arguments.lacks(f"swap: {name}", "torchtitan-npu")
     model = _model(launch)
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
     told = spec.training.tokens
@@ -114,9 +114,7 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
             )
         return {keys.RECOMPUTE: "selective", keys.EVERY: "op"}
     for name in sorted(counts.keys() - {"full"}):
-        launch.arguments.note(
-            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="torchtitan-npu")
-        )
+        launch.arguments.lacks(f"recompute: {name}", "torchtitan-npu")
     whole = sum(counts.get("full", [0]))
     if not whole:
         return {keys.RECOMPUTE: "none"}

@@ -243,7 +243,7 @@ def _add_sharded(overrides: Overrides, launch: RlLaunch) -> None:
     pairs = {keys.OFFLOADS[name]: name in offload for name in ("parameters", "optimizer")}
     overrides.add("ACTOR_ARGS", keys.FSDP, **pairs, fsdp_size=-1, **{keys.ULYSSES: launch.facts.cp})
     if "gradients" in offload:
-        launch.arguments.note(Message("exporters.has_no_flag_in", name="offload: gradients", framework="verl (FSDP2)"))
+        launch.arguments.lacks("offload: gradients", "verl (FSDP2)")
 
 
 def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
