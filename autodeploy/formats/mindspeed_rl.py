@@ -22,7 +22,7 @@ from autodeploy.formats.common.launch_script import DPO, refused
 from autodeploy.formats.common.value_readers import FlagReader, KeyReader
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
 from autodeploy.formats.megatron.launch import filled_launch
-from autodeploy.formats.megatron.launch_script import add_own_arguments, mark, release_lines
+from autodeploy.formats.megatron.launch_script import add_own_arguments, head_comments
 from autodeploy.formats.megatron.model import read_model
 from autodeploy.formats.megatron.post_training_launch import (
     DAPO_CLIP,
@@ -43,7 +43,7 @@ from autodeploy.formats.megatron.strategy import read_gradient_sums, read_strate
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message
-from autodeploy.specs.artefact import Artefact, provenance_line
+from autodeploy.specs.artefact import Artefact
 from autodeploy.specs.diagnostics import joined
 from autodeploy.specs.training import BatchSize
 from autodeploy.stack.flag_tables import defaults_of
@@ -336,11 +336,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     _refuse(launch)
     document = configuration(launch)
     refuse_bad_keys(launch.release, _pairs(document))
-    comments = [provenance_line(plan_set, plan)]
-    comments += [line.removeprefix("# ") + rl_marks(launch) for line in mark(launch.launch)]
-    comments += release_lines(launch.release)
-    comments += _start(launch, plan)
-    comments += [f"Note: {note}" for note in launch.arguments.notes]
+    comments = head_comments(plan_set, launch.launch, _start(launch, plan), more_marks=rl_marks(launch))
     text = yaml_text(document, comments)
     return Artefact(text, "application/yaml", f"mindspeed_rl_{plan.plan_id}.yaml", tuple(launch.arguments.notes))
 

@@ -61,7 +61,7 @@ class Reader(Protocol):
         Raises SpecError at a value of another kind.
         """
 
-    def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
+    def fail(self, path: str, /, message: str, hint: str = "") -> NoReturn:
         """Refuses the launch at a key."""
 
 

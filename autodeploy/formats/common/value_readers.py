@@ -35,16 +35,46 @@ def _counted() -> frozenset[str]:
     return frozenset(flag.name for flag in flags if flag.type in {INT, FLOAT} or flag.choices)
 
 
-class FlagReader:
-    """The flags of one launch.
+class GivenReader:
+    """Values that a command gives by name. Every method notes the field that one became, and marks it as read."""
 
-    Every method that takes a flag notes the field of the spec that it became, and marks the flag as read.
-    """
-
-    def __init__(self, script: LaunchScript) -> None:
-        self.script = script
+    def __init__(self, given: Mapping[str, GivenFlag]) -> None:
+        self.given = given
         self.log = DiagnosticsLog()
         self._read: set[str] = set()
+
+    def text(self, name: str, field: str) -> str | None:
+        """The one value, as it stands there; None where there is none."""
+        raise NotImplementedError
+
+    def decimal(self, name: str, field: str) -> float | None:
+        """The decimal number; None where there is none.
+
+        Raises SpecError with line and column where it is no number.
+        """
+        text = self.text(name, field)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            self.fail(name, Message("field_fault.is_no_number", value=repr(text[:40])))
+        if not abs(value) <= MAX_NUMBER:
+            self.fail(name, Message("field_fault.is_too_big", value=repr(text[:40])))
+        return value
+
+    def fail(self, name: str, message: str, hint: str = "") -> NoReturn:
+        """Refuses the command at the place of a name."""
+        given = self.given[name]
+        raise SpecError(at_place(Message("common.place", place=name, message=message), given.at), hint=hint)
+
+
+class FlagReader(GivenReader):
+    """The flags of one launch."""
+
+    def __init__(self, script: LaunchScript) -> None:
+        super().__init__(script.flags)
+        self.script = script
         self._ignored: set[str] = set()
 
     def has(self, flag: str) -> bool:
@@ -79,33 +109,20 @@ class FlagReader:
             self.fail(flag, Message("importers.not_whole_number", **limits))
         return int(text)
 
-    def decimal(self, flag: str, field: str) -> float | None:
-        """The decimal number after the flag; as `number`."""
-        text = self.text(flag, field)
-        if text is None:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            self.fail(flag, Message("field_fault.is_no_number", value=repr(text[:40])))
-        if not abs(value) <= MAX_NUMBER:
-            self.fail(flag, Message("field_fault.is_too_big", value=repr(text[:40])))
-        return value
-
-    def text(self, flag: str, field: str) -> str | None:
+    def text(self, name: str, field: str) -> str | None:
         """The one value after the flag, as it stands there, else what Megatron-LM takes; None where that has none."""
-        if not self.has(flag):
-            default = defaults_of("Megatron").get(flag)
+        if not self.has(name):
+            default = defaults_of("Megatron").get(name)
             return None if default is None else str(self.assume(field, default))
-        given = self.script.flags[flag]
+        given = self.given[name]
         if given.unknown:
             self.fail(
-                flag,
+                name,
                 Message("importers.no_value_in_script", variable=given.unknown[:60]),
                 Message("importers.set_it", option=" ".join(f"--set {each}" for each in self._missing(given))),
             )
         if not given.values:
-            self.fail(flag, Message("stack.takes_values", flag=flag, expected="1", found=0))
+            self.fail(name, Message("stack.takes_values", flag=name, expected="1", found=0))
         self.log.take(given.place, field, given.text)
         return given.text.strip()
 
@@ -134,11 +151,6 @@ class FlagReader:
         """All values after the flag, also those joined by commas."""
         text = self.text(flag, field)
         return tuple(text.replace(",", " ").split()) if text is not None else ()
-
-    def fail(self, flag: str, message: str, hint: str = "") -> NoReturn:
-        """Refuses the script at the flag's place."""
-        given = self.script.flags[flag]
-        raise SpecError(at_place(Message("common.place", place=flag, message=message), given.at), hint=hint)
 
     def refuse_mechanism(self, flag: str, mechanism: str) -> NoReturn:
         """Refuses a model with a mechanism that is not modelled, at the flag that says so."""

@@ -310,7 +310,7 @@ def _add_positions(arguments: LaunchArguments, model: ModelSpec) -> None:
     add("GPT_ARGS", "--rotary-base", round(recipe.rope_theta or 10_000))
     scaling = recipe.rope_scaling
     scaled = scaling is not None and scaling.factor is not None
-    rows = [(recipe, field, flag) for field, flag in BASES.items()]
+    rows: list[tuple[Any, str, str]] = [(recipe, field, flag) for field, flag in BASES.items()]
     rows += [(scaling, field, flag) for field, flag in SCALING.items() if scaled]
     for said, field, flag in rows:
         if (value := getattr(said, field)) is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable
 from autodeploy.formats.megatron.attention import (
+    SHORTCUT_SPEC,
     add_attention_types,
     is_compressed,
     read_attention_types,
@@ -67,7 +68,6 @@ NOT_MODELLED = {
 GATED = (("--swiglu", "silu"), ("--geglu", "geglu"), ("--quick-geglu", "geglu"), ("--gelu-tanh", "geglu"))
 HALF, EIGHT_BITS = {"bf16": "--bf16", "fp16": "--fp16"}, "--fp8-format"
 DETERMINISTIC = ("--npu-deterministic", "--deterministic-mode", "--use-deter-comp")
-SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 _RUNS = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
 

@@ -15,14 +15,14 @@ from autodeploy.formats.common.key_table import EVENLY_ROUTED
 from autodeploy.formats.common.launch_script import DPO, platform_keys, refused
 from autodeploy.formats.common.value_readers import KeyReader, pointer_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
-from autodeploy.formats.megatron.launch_script import mark, release_lines
+from autodeploy.formats.megatron.launch_script import head_comments
 from autodeploy.formats.megatron.layers import Placement, placement
-from autodeploy.formats.megatron.memory import by_stage
+from autodeploy.formats.megatron.memory import by_stage, recomputed_layers
 from autodeploy.formats.mindformers.model import model_config, read_model
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message
-from autodeploy.specs.artefact import Artefact, provenance_line
+from autodeploy.specs.artefact import Artefact
 from autodeploy.specs.diagnostics import NO_EFFECT
 from autodeploy.specs.model import MAX_LAYERS
 from autodeploy.stack.features import FEATURES
@@ -362,14 +362,11 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     unknown = sorted(set(_paths(document)) - launch.arguments.release.keys.keys() - platform_keys().keys())
     if unknown:
         raise UnsupportedError(Message("common.unknown_key", name=unknown[0]), path="/to")
-    comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
-    comments += release_lines(launch.arguments.release)
-    comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks, as"]
-    comments += ["configs/general/llm_pretrain_dense_template.yaml, without its pretrained_model_dir."]
+    start = [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks, as"]
+    start += ["configs/general/llm_pretrain_dense_template.yaml, without its pretrained_model_dir."]
     if plan.save_steps is not None:
-        comments += [f"The run is planned with a checkpoint every {plan.save_steps} steps: save_checkpoint_steps."]
-    comments += [f"Note: {note}" for note in launch.arguments.notes]
-    text = yaml_text(document, comments)
+        start += [f"The run is planned with a checkpoint every {plan.save_steps} steps: save_checkpoint_steps."]
+    text = yaml_text(document, head_comments(plan_set, launch, start))
     return Artefact(text, "application/yaml", f"mindformers_{plan.plan_id}.yaml", tuple(launch.arguments.notes))
 
 
@@ -463,18 +460,9 @@ def _recompute(launch: Launch, placed: Placement) -> dict[str, Any]:
 
 def _counts(strategy: Strategy, placed: Placement) -> dict[str, list[int]]:
     """Choice -> layers of each stage."""
-    recompute, stages = strategy.recompute, range(strategy.pp)
-    if recompute.granularity == "none":
-        return {}
-    if recompute.per_stage is not None:
-        return {name: counts for name, counts in by_stage(recompute.per_stage).items() if any(counts)}
-    most = [placed.layers_of_stage(stage) for stage in stages]
-    given = recompute.num_layers_per_stage or [
-        most[stage] if recompute.num_layers is None else recompute.num_layers for stage in stages
-    ]
-    layers = [min(count, top) for count, top in zip(given, most, strict=True)]
-    names = ("full",) if recompute.granularity == "full" else recompute.modules
-    return dict.fromkeys(names, layers) if any(layers) else {}
+    most = [placed.layers_of_stage(stage) for stage in range(strategy.pp)]
+    chosen = recomputed_layers(strategy, strategy.pp, max(most))
+    return {name: [min(pair) for pair in zip(given, most, strict=True)] for name, given in chosen.items()}
 
 
 def _layers_list(counts: list[int] | None, placed: Placement) -> bool | list[int] | list[list[int]]:

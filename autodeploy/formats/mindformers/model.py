@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 CONFIG, EXPERTS = "model.model_config", "moe_config"
+# Field -> its keys: all are read, and the field's own name is written.
 WIDTHS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size",),
     "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layer"),
@@ -197,9 +198,7 @@ def model_config(launch: Launch) -> dict[str, Any]:
         "architectures": [network.architectures],
         "seq_length": launch.spec.training.seq_length,
         "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_attention_heads,
+        **{field: getattr(model, field) for field in WIDTHS},
         "hidden_act": ACTIVATIONS[model.hidden_act],
         "gated_linear_unit": model.is_gated,
         "tie_word_embeddings": model.tie_word_embeddings,
@@ -252,12 +251,7 @@ def _expert_keys(launch: Launch, network: Network) -> dict[str, Any]:
     model, strategy = launch.spec.model, launch.plan.strategy
     keys: dict[str, Any] = {
         network.experts: model.n_routed_experts,
-        "num_experts_per_tok": model.num_experts_per_tok,
-        "moe_intermediate_size": model.moe_intermediate_size,
-        "n_shared_experts": model.n_shared_experts,
-        "first_k_dense_replace": model.first_k_dense_replace,
-        "n_group": model.n_group,
-        "topk_group": model.topk_group,
+        **{field: getattr(model, field) for field in MOE},
         "moe_token_dispatcher_type": DISPATCHERS.get(strategy.moe_dispatcher or "alltoall", "alltoall"),
     }
     if model.shared_expert_intermediate_size is not None:

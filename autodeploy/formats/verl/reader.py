@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import unmodelled_effects
 from autodeploy.formats.common.import_result import (
@@ -18,15 +18,15 @@ from autodeploy.formats.common.import_result import (
     take_marks,
 )
 from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript, refused
-from autodeploy.formats.common.value_readers import FlagReader
+from autodeploy.formats.common.value_readers import MAX_NUMBER, FlagReader, GivenReader
 from autodeploy.formats.megatron.post_training_launch import model_of, take_rl_marks, whole_updates
 from autodeploy.formats.megatron.strategy import read_strategy
 from autodeploy.formats.shell.follow import follow
 from autodeploy.formats.shell.values import Run, Value, line_of
 from autodeploy.formats.verl import keys
 from autodeploy.kit.errors import SpecError, UnsupportedError
-from autodeploy.messages import Message, at_place
-from autodeploy.specs.diagnostics import DiagnosticsLog, joined, not_modelled
+from autodeploy.messages import Message
+from autodeploy.specs.diagnostics import joined, not_modelled
 from autodeploy.specs.text_files import refuse_long_key
 from autodeploy.stack.flag_tables import defaults_of
 from autodeploy.stack.releases import release_named
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:[.@/][\w]+)*)=(.*)", re.DOTALL)
-MAX_NUMBER = 10**12
 NO_FIELD = Message("importers.no_field_of_spec")
 _NOTHING = frozenset({"null", "none", "~", ""})
 _TRUTH = {"true": True, "false": False}
@@ -54,20 +53,15 @@ def override_effects() -> Mapping[str, FlagEffect]:
     return unmodelled_effects("verl_effect", shipped("autodeploy.formats.verl", "verl_effects.yaml"))
 
 
-class OverrideReader:
-    """The overrides of one command; every method notes the field that a key became, and marks it as read."""
+class OverrideReader(GivenReader):
+    """The overrides of one command."""
 
-    def __init__(self, given: Mapping[str, GivenFlag]) -> None:
-        self.given = given
-        self.log = DiagnosticsLog()
-        self._read: set[str] = set()
-
-    def text(self, key: str, field: str) -> str | None:
+    def text(self, name: str, field: str) -> str | None:
         """The value of a key, as it stands there without its quotes; verl's own where it is not given or null.
 
         Raises SpecError with line and column where its value isn't known.
         """
-        told, default = self._told(key, field), defaults_of("verl").get(key)
+        told, default = self._told(name, field), defaults_of("verl").get(name)
         if told is not None or default is None:
             return told
         self.log.default(field, default, Message("importers.default_of", framework="verl"))
@@ -108,19 +102,6 @@ class OverrideReader:
         assert number is not None
         return number
 
-    def decimal(self, key: str, field: str) -> float | None:
-        """A number."""
-        text = self.text(key, field)
-        if text is None:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            self.fail(key, Message("field_fault.is_no_number", value=repr(text[:40])))
-        if not abs(value) <= MAX_NUMBER:
-            self.fail(key, Message("field_fault.is_too_big", value=repr(text[:40])))
-        return value
-
     def switch(self, key: str, field: str) -> bool:
         """A truth value; false where verl has none."""
         text = self._told(key, field)
@@ -137,11 +118,6 @@ class OverrideReader:
         if key.kind is bool:
             return self.switch(key.path, key.pointer) if key.path in self.given else None
         return self.decimal(key.path, key.pointer) if key.kind is float else self.text(key.path, key.pointer)
-
-    def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
-        """Refuses the script at the key's place."""
-        given = self.given[path]
-        raise SpecError(at_place(Message("common.place", place=path, message=message), given.at), hint=hint)
 
     def under(self, prefix: str) -> dict[str, GivenFlag]:
         """Keys below a mapping, by what follows the prefix; marked as read."""
