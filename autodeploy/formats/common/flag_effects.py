@@ -1,4 +1,4 @@
-"""Effects of a release's flags on a prediction: read, refused, none, or not modelled; the release that is targeted."""
+"""Effects of a release's flags on a prediction: read, none, or not modelled; the release that is targeted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.diagnostics import NO_EFFECT
 from autodeploy.specs.launched import unlaunched
+from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.releases import releases
 from hardware_profiles import ProfileError, load_profile
 from hardware_profiles.shipped_yaml import shipped
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from hardware_profiles import Profile
 
 
-Kind = Literal["read", "refused", "no_effect", "unmodelled"]
-KINDS: dict[str, Kind] = {"read": "read", "refused": "refused"}
+Kind = Literal["read", "no_effect", "unmodelled"]
 _STAR = "*"
 
 
@@ -49,11 +49,11 @@ def _is(text: str, harmless: str) -> bool:
 
 @cache
 def flag_effects() -> Mapping[str, FlagEffect]:
-    """Every flag whose effect is known, by name."""
-    effects: dict[str, FlagEffect] = {}
+    """Every flag whose effect is known, by name: what a release registers and no list has is read, or refused."""
+    own = (each for each in releases() if each.table is None and FRAMEWORKS[each.framework].configured_by == "flags")
+    effects = dict.fromkeys(_flags(tuple(own)), FlagEffect("read"))
     for name, group in shipped("autodeploy.formats", "flag_effects.yaml").items():
-        kind = KINDS.get(name, "no_effect")
-        effects |= {flag: FlagEffect(kind, _reason("effect", name, group)) for flag in group["flags"].split()}
+        effects |= {flag: FlagEffect("no_effect", _reason("effect", name, group)) for flag in group["flags"].split()}
     return effects | unmodelled_effects("unmodelled", shipped("autodeploy.formats", "unmodelled_flags.yaml"), "flags")
 
 

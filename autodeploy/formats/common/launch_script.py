@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.flag_effects import known_flags
 from autodeploy.formats.shell.follow import ScriptResult, follow, found_beside
@@ -18,6 +18,7 @@ from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, at_place, joined
 from autodeploy.specs.diagnostics import not_modelled
 from autodeploy.specs.text_files import MAX_LAUNCH_CHARACTERS, load_json, load_yaml, read_text, refuse_framework
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,90 +59,28 @@ def platform_keys() -> dict[str, Setting]:
     return {entry.name: entry for entry in settings_table() if entry.kind == "yaml"}
 
 
-LORA, SFT, RL, DPO, FSDP2 = "LoRA", "SFT", "RL", "DPO", "FSDP2"
-INFERENCE, CONVERSION, PREPARATION = "inference", "conversion of checkpoints", "preparation of data"
-NO_TRAINING = frozenset({INFERENCE, CONVERSION, PREPARATION, "quantization", "pruning", "evaluation"})
-DEEPSPEED, RWKV = "Megatron-DeepSpeed", "RWKV"
+RL, DPO, FSDP2 = "RL", "DPO", "FSDP2"
 FOREIGN = "/framework"
 """Place of a refusal of another framework, by whose rules no flag can be judged."""
-OTHER_FRAMEWORKS = frozenset({DEEPSPEED, RWKV})
-STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
+STAGES = {"sft": "SFT", "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
 
 
-def _purposes(names: Mapping[str, str]) -> dict[str, str]:
-    """Names with the training that each says, of names listed by training."""
-    return {name: what for what, listed in names.items() for name in listed.split()}
+_REFUSED: dict[str, Any] = shipped("autodeploy.formats.common", "refused_launches.yaml")
+
+
+def _purposes(table: str) -> dict[str, str]:
+    """Names of a table with the training that each says, which are listed by training."""
+    return {name: what for what, listed in _REFUSED[table].items() for name in listed.split()}
 
 
 # A flag that is given says what the launch does; the first that is found is named.
-FLAGS = _purposes(
-    {
-        LORA: "--lora-load --lu-lora-final-layer-index --qlora --qlora-save-dequantize",
-        RL: "--perform-rl-step --grpo-group-size --rollout-batch-size",
-        DEEPSPEED: "--deepspeed --deepspeed-config --deepspeed_config --zero-stage",
-        "distillation": "--qad-enable",
-        FSDP2: "--use-torch-fsdp2 --fsdp2-config-path",
-        "evaluation": "--skip-train",
-        INFERENCE: "--prompt-file",
-        "quantization": "--export-quant-cfg",
-        CONVERSION: "--target-tensor-model-parallel-size",
-        "RETRO": "--retro-add-retriever",
-        "vision pre-training": "--vision-pretraining",
-        "LayerZeRO": "--layerzero",
-        "heterogeneous training": "--enable-hetero",
-        "a search of MindSpeed for settings": "--auto-settings",
-        "layerwise disaggregated training": "--layerwise-disaggregated-training",
-    }
-)
+FLAGS = _purposes("flags")
 # Read in fine-tuning, those of pairs in preference tuning; elsewhere they too say what the launch does.
-TUNING_FLAGS = _purposes(
-    {LORA: "--lora-r --lora-alpha --lora-target-modules --lora-fusion", SFT: "--is-instruction-dataset"}
-)
-PREFERENCE_FLAGS = _purposes({DPO: "--is-pairwise-dataset --dpo-beta --dpo-loss-type --ref-model"})
+TUNING_FLAGS, PREFERENCE_FLAGS = _purposes("tuning_flags"), _purposes("preference_flags")
 READ_STAGES = frozenset({"sft", "dpo"})
 TUNING_PROGRAM = "posttrain_gpt.py"
-# Entry points of MindSpeed-LLM, MindSpeed-RL, Megatron-LM and verl that do something else.
-PROGRAMS = _purposes(
-    {
-        FSDP2: "train_fsdp2.py",
-        "fine-tuning": "posttrain_gpt.py finetune.py finetune_gpt.py",
-        RL: "rlhf_gpt.py ray_gpt.py train_grpo.py train_rl.py main_ppo.py chatlearn_entrypoint.py",
-        INFERENCE: "inference.py inference_fsdp2.py inference_deepseek4.py evaluation.py generate_samples_gpt.py "
-        "gpt_dynamic_inference.py gpt_static_inference.py run_text_generation_server.py "
-        "run_hybrid_text_generation_server.py run_text_generation.py run_mamba_text_generation_server.py generate.py "
-        "mmlu.py",
-        "quantization": "quantize.py",
-        "pruning": "prune.py",
-        "training of BERT": "pretrain_bert.py",
-        "training of T5": "pretrain_t5.py",
-        "training of a retriever": "pretrain_ict.py",
-        "RETRO": "pretrain_retro.py",
-        "training of a vision language model": "pretrain_vlm.py",
-        "vision pre-training": "pretrain_vision_classify.py pretrain_vision_inpaint.py pretrain_vision_dino.py",
-        "training of state-space layers": "pretrain_mamba.py pretrain_hybrid.py",
-        RWKV: "train_rwkv.py pretrain_rwkv.py",
-        PREPARATION: "preprocess_data.py merge_datasets.py",
-        "verl's supervised fine-tuning": "verl.trainer.fsdp_sft_trainer verl.trainer.sft_trainer",
-        "torchtitan's Python configurations": "torchtitan.train torchtitan.torchtitan.train",
-    }
-)
-# Frameworks whose configurations are Python programs, by the package that they import, and what to bring instead.
-PYTHON = {"torchtitan": "torchtitan", "nemo": "NeMo", "megatron.bridge": "Megatron-Bridge", "xtuner": "XTuner"}
+PROGRAMS, BEGINNINGS = _purposes("programs"), _purposes("beginnings")
 INSTEAD = {"torchtitan": Message("importers.torchtitan_without_toml")}
-# Commands that start other trainers, whatever their arguments are.
-LAUNCHERS: dict[str, str] = {
-    "megatron": "ms-swift's export and inference",
-    "deepspeed": "DeepSpeed",
-    "llamafactory-cli": "LLaMA-Factory",
-    "swift": "ms-swift without Megatron",
-    "axolotl": "Axolotl",
-    "accelerate": "Accelerate",
-    "colossalai": "Colossal-AI",
-    "nemo": "NeMo's command line",
-    "xtuner": "XTuner",
-}
-# Beginnings of the names of programs that convert, evaluate or answer: MindSpeed-LLM's, Pai-Megatron-Patch's.
-_OTHER_WORK = {"convert_ckpt": CONVERSION, "evaluate_": "evaluation", "generate_text": INFERENCE}
 KIND = "/training/kind"
 _RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
 _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's
@@ -174,7 +113,7 @@ def refuse_program(words: Iterable[str]) -> None:
     """
     for word in words:
         program = word.rpartition("/")[2]
-        what = PROGRAMS.get(program) or next((w for name, w in _OTHER_WORK.items() if program.startswith(name)), None)
+        what = PROGRAMS.get(program) or next((w for name, w in BEGINNINGS.items() if program.startswith(name)), None)
         if what is not None:
             raise refused(what, program)
 
@@ -187,9 +126,11 @@ def refuse_python(source: Source) -> None:
     if source.suffix != ".py":
         return
     text = source.text
-    found = next((name for name in PYTHON if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)), "")
+    found = next(
+        (name for name in _REFUSED["python"] if re.search(rf"^\s*(?:from|import) {name}\b", text, re.MULTILINE)), ""
+    )
     raise SpecError(
-        Message("importers.python_is_not_run", what=PYTHON.get(found, "Python")),
+        Message("importers.python_is_not_run", what=_REFUSED["python"].get(found, "Python")),
         hint=INSTEAD.get(found, Message("importers.importable_files")),
     )
 
@@ -202,8 +143,8 @@ def refuse_launcher(commands: Iterable[Sequence[Value]]) -> None:
     for words in commands:
         for word in words[:2]:
             launcher = word.text.rpartition("/")[2]
-            if launcher in LAUNCHERS and not word.unknown:
-                raise refused(LAUNCHERS[launcher], launcher)
+            if launcher in _REFUSED["launchers"] and not word.unknown:
+                raise refused(_REFUSED["launchers"][launcher], launcher)
 
 
 def refuse_other_configuration(source: Source) -> None:
@@ -230,8 +171,8 @@ def refused(what: str, by: str, place: tuple[int, int, str] | None = None, path:
     path : place of the refusal; empty: that of another framework where `what` is one, else of the kind of training.
     """
     nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
-    message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
-    path = path or (FOREIGN if what in OTHER_FRAMEWORKS else KIND)
+    message = at_place(nothing if what in _REFUSED["trains_nothing"] else not_modelled(what, by), place)
+    path = path or (FOREIGN if what in _REFUSED["frameworks"] else KIND)
     hint = INSTEAD.get(what.partition("'")[0], Message("importers.give_full_pre_training"))
     return UnsupportedError(message, path=path, hint=hint)
 
