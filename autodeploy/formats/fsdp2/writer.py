@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.formats.fsdp2 import keys
 from autodeploy.formats.megatron.launch import Launch, plain_launch
-from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys
+from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys, torchrun
 from autodeploy.formats.megatron.memory import recomputed_layers
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message
@@ -137,11 +136,8 @@ def _optimization(launch: Launch) -> dict[str, Any]:
 
 
 def _start(launch: Launch, name: str) -> list[str]:
-    profile = profile_of(launch.spec)
-    each = min(profile.ranks_per_node, launch.ranks) if profile else 8
-    nodes = max(1, launch.ranks // each)
     return [
-        f"Start it in the MindSpeed-LLM directory on every node, after `source examples/fsdp2/env_config.sh`: torchrun "
-        f"--nproc_per_node {each} --nnodes {nodes} --node_rank NODE_RANK --master_addr MASTER_ADDR --master_port 6000 "
-        f"train_fsdp2.py {name} --model.model_name_or_path MODEL_DIR --data.dataset DATA --training.output_dir OUTPUT"
+        "Start it in the MindSpeed-LLM directory on every node, after `source examples/fsdp2/env_config.sh`: "
+        f"{torchrun(launch, 6000)} train_fsdp2.py {name} --model.model_name_or_path MODEL_DIR --data.dataset DATA "
+        "--training.output_dir OUTPUT"
     ]

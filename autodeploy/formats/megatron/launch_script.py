@@ -152,7 +152,7 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
     """
     blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
     parts = [
-        _head(plan_set, launch, directory),
+        script_head(plan_set, launch, _HOW.format(directory=directory, plan=launch.plan.plan_id)),
         environment_block(launch),
         _required(launch),
         release_check(launch.arguments.release),
@@ -232,19 +232,23 @@ def environment_block(launch: Launch) -> str:
     return "".join(f"{line}{remark}\n" for line, remark in zip(exports, remarks, strict=True))
 
 
-def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
+def script_head(plan_set: PlanSet, launch: Launch, start: str, *, beside: str = "", more_marks: str = "") -> str:
+    """Comments at the head of a script: as of `head_comments`, with what is predicted.
+
+    start : comment on how it is started. beside : words about its ranks.
+    """
     spec, plan = launch.spec, launch.plan
     notes = "".join(f"# Note: {note}\n" for note in launch.arguments.notes)
     name = " ".join(spec.model.name.split())
-    marked = "".join(f"{line}\n" for line in mark(launch))
+    marked = "".join(f"{line}{more_marks}\n" for line in mark(launch))
     released = "".join(f"# {line}\n" for line in release_lines(launch.arguments.release))
     return (
         "#!/usr/bin/env bash\n"
         f"# {provenance_line(plan_set, plan)}\n"
-        f"# {name} on {plan.num_npus_used} cards ({launch.ranks} ranks), predicted step {plan.step_time_s:.4g} s, "
-        f"peak memory {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB\n"
-        f"{released}{marked}{_HOW.format(directory=directory, plan=plan.plan_id)}"
-        f"{notes}set -euo pipefail\n"
+        f"# {name} on {plan.num_npus_used} cards ({launch.ranks} ranks{beside}), "
+        f"predicted step {plan.step_time_s:.4g} s, peak memory "
+        f"{plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB\n"
+        f"{released}{marked}{start}{notes}set -euo pipefail\n"
     )
 
 
@@ -447,6 +451,16 @@ def _values(document: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, li
         for key, value in keys.items():
             listed = value if isinstance(value, list) else [value]
             yield f"{section}.{key}", [str(each) for each in listed]
+
+
+def torchrun(launch: Launch, port: int) -> str:
+    """The launcher with the plan's nodes, as comments say it."""
+    profile = profile_of(launch.spec)
+    each = min(profile.ranks_per_node, launch.ranks) if profile else 8
+    return (
+        f"torchrun --nproc_per_node {each} --nnodes {max(1, launch.ranks // each)} --node_rank NODE_RANK "
+        f"--master_addr MASTER_ADDR --master_port {port}"
+    )
 
 
 def head_comments(plan_set: PlanSet, launch: Launch, start: Iterable[str], *, more_marks: str = "") -> list[str]:

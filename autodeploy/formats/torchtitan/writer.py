@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
-from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys
+from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys, torchrun
 from autodeploy.formats.megatron.memory import recomputed_layers
 from autodeploy.formats.torchtitan import keys
 from autodeploy.messages import Message
@@ -133,13 +132,9 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
 
 
 def _start(launch: Launch, name: str) -> list[str]:
-    profile = profile_of(launch.spec)
-    each = min(profile.ranks_per_node, launch.ranks) if profile else 8
-    nodes = max(1, launch.ranks // each)
     return [
         "Start it in the torchtitan-npu directory on every node, with the environment of its "
         "scripts/run_train_multinodes.sh: "
-        f"torchrun --nproc_per_node {each} --nnodes {nodes} --node_rank NODE_RANK --master_addr MASTER_ADDR "
-        f"--master_port 6300 -m torchtitan_npu.entry --job.config_file {name} --model.hf_assets_path ASSETS "
+        f"{torchrun(launch, 6300)} -m torchtitan_npu.entry --job.config_file {name} --model.hf_assets_path ASSETS "
         "--training.dataset DATA --training.dataset_path PATH --job.dump_folder OUTPUT"
     ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.megatron.arguments import add_features
-from autodeploy.formats.megatron.launch_script import DRY_RUN, environment_block, mark, release_check, release_lines
+from autodeploy.formats.megatron.launch_script import DRY_RUN, environment_block, release_check, script_head
 from autodeploy.formats.megatron.layers import Placement, layout_string, placement
 from autodeploy.formats.megatron.memory import add_recompute, add_swap
 from autodeploy.formats.megatron.post_training_launch import (
@@ -26,7 +26,7 @@ from autodeploy.formats.megatron.strategy import add_dispatch, add_schedule, exp
 from autodeploy.formats.verl import keys
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.specs.artefact import Artefact, provenance_line
+from autodeploy.specs.artefact import Artefact
 from autodeploy.specs.rl_facts import on_nodes
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ REQUIRED = (
     ("LR", "learning rate of the actor"),
 )
 SHELL = "text/x-shellscript"
+START = "# Start it in the verl directory on the first node of a running Ray cluster.\n"
 
 
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
@@ -144,10 +145,11 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     launch = rl_launch(plan_set, plan, "verl")
     _refuse(launch)
     overrides = _overrides(launch)
+    beside = "" if launch.layout.placement == "colocated" else f", {launch.facts.generation_ranks} of them generate"
     refuse_bad_keys(launch.release, overrides.pairs())
     text = "\n".join(
         [
-            _head(plan_set, launch),
+            script_head(plan_set, launch.launch, START, beside=beside, more_marks=rl_marks(launch)),
             environment_block(launch.launch),
             _required(launch),
             release_check(launch.release),
@@ -387,23 +389,6 @@ def _required(launch: RlLaunch) -> str:
     lines += [f'LR="${{LR:-{lr!r}}}"\n'] if lr is not None else []
     lines += ['VAL_FILE="${VAL_FILE:-${TRAIN_FILE}}"\n', 'SAVE_FREQ="${SAVE_FREQ:--1}"\n']
     return "# Set these before the start.\n" + "".join(lines)
-
-
-def _head(plan_set: PlanSet, launch: RlLaunch) -> str:
-    spec, plan, facts = launch.launch.spec, launch.launch.plan, launch.facts
-    notes = "".join(f"# Note: {note}\n" for note in launch.arguments.notes)
-    marked = "".join(f"{line}{rl_marks(launch)}\n" for line in mark(launch.launch))
-    released = "".join(f"# {line}\n" for line in release_lines(launch.release))
-    beside = "" if launch.layout.placement == "colocated" else f", {facts.generation_ranks} of them generate"
-    return (
-        "#!/usr/bin/env bash\n"
-        f"# {provenance_line(plan_set, plan)}\n"
-        f"# {' '.join(spec.model.name.split())} on {plan.num_npus_used} cards ({launch.launch.ranks} ranks{beside}), "
-        f"predicted step {plan.step_time_s:.4g} s, peak memory {plan.peak_memory_gib:.1f} of "
-        f"{plan.memory_limit_gib:.1f} GiB\n"
-        f"{released}{marked}# Start it in the verl directory on the first node of a running Ray cluster.\n"
-        f"{notes}set -euo pipefail\n"
-    )
 
 
 def _command(launch: RlLaunch, arrays: list[str]) -> str:
