@@ -26,7 +26,7 @@ FILE_DISPATCHERS = frozenset({"alltoall", "allgather"})
 # What `placed_facts` says, where layers are not placed yet.
 NOT_PLACED: dict[str, Any] = {"empty_chunks": 0, "bare_chunks": 0, "padded_layers": 0}
 # The same of what layers recompute, and of states that the framework itself keeps on the host.
-NOT_CHOSEN: dict[str, Any] = {"recomputes_all": False, "updates_on_host": False}
+NOT_CHOSEN: dict[str, Any] = {"recomputes_all": False, "updates_on_host": False, "predictors_apart": False}
 
 
 class Launched(TypedDict, total=False):

@@ -141,6 +141,14 @@ class Strategy(Document):
     ] = 1
     schedule: Schedule = "1f1b"
     layers_per_stage: tuple[Layers, ...] | tuple[tuple[Layers, ...], ...] | None = None
+    predictors_apart: Annotated[
+        bool,
+        omitted(
+            "prediction modules run at the end of the last part but one, their loss with the head on the last, which "
+            "has no layer",
+            at=False,
+        ),
+    ] = False
     moe_dispatcher: Dispatcher | None = None
     recompute: Recompute = Recompute()
     swap: tuple[SwapModule, ...] = ()

@@ -158,10 +158,15 @@ def _start(priced: Priced, schedule: str, pp: int, vpp: int) -> StartBytes | Non
 
 
 def _places_of_pieces(priced: Priced, schedule: str, pp: int, vpp: int) -> list[tuple[int, int, int]]:
-    """Number, stage and chunk of each piece: the embedding on the model's first part, all others on its last."""
-    parts = model_parts(schedule, pp, vpp)
-    counted = range(len(priced.classes.pieces))
-    return [(number, *place) for number in counted for place in parts[0 if number == 0 else -1]]
+    """Number, stage and chunk of each piece: the embedding on the model's first part, all others on its last.
+
+    Prediction modules that are apart from the head are on the last part but one. Source: Megatron-LM @d98e8a64,
+    docs/user-guide/features/multi_token_prediction.md, `(t|)*4tm|L`; MindSpeed @028de58c, pipeline-model-parallel-layout.
+    """
+    parts, apart = model_parts(schedule, pp, vpp), priced.context.operators.predictors_apart
+    part_of = {"embedding": 0, "mtp": -2 if apart else -1}
+    counted = enumerate(piece.name for piece in priced.classes.pieces)
+    return [(number, *place) for number, name in counted for place in parts[part_of.get(name, -1)]]
 
 
 def with_choices(problem: InnerProblem, priced: Priced, choices: frozenset[str], *, menu: bool = False) -> InnerProblem:

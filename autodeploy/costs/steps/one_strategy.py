@@ -187,6 +187,7 @@ def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
     counted = recompute.num_layers, recompute.num_layers_per_stage, recompute.per_stage
     whole = {"recomputes_all": recompute.granularity == "full" and not any(counted)}
     whole["updates_on_host"] = strategy.optimizer_offload_fraction is not None
+    whole["predictors_apart"] = strategy.predictors_apart
     if given is None:
         return whole
     vpp = chunks_of(strategy)
@@ -306,7 +307,7 @@ def estimated(strategy: Strategy, context: Context, *, forward_only: bool = Fals
     Raises SpecError if its degrees contradict the cluster, or its schedule is not modelled.
     """
     candidate = candidate_for(context, strategy)
-    context = resolved(context, candidate)
+    context = as_placed(resolved(context, candidate), strategy)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     return _laid_out(strategy, context, candidate, classes, forward_only=forward_only)
 
@@ -316,9 +317,25 @@ def estimated_with_slopes(
 ) -> tuple[Estimated, Floats]:
     """`estimated` with the slopes of its log step time by these log factors of the context's profile [factors]."""
     candidate = candidate_for(context, strategy)
-    context = resolved(context, candidate)
+    context = as_placed(resolved(context, candidate), strategy)
     priced = estimate_and_slopes(candidate, context, partial(layout_among, strategy), factors)
     return Estimated(priced.estimate, context, candidate, priced.classes, priced.layout), priced.slopes
+
+
+def as_placed(context: Context, strategy: Strategy) -> Context:
+    """The context with prediction modules where the strategy has them.
+
+    Raises SpecError if there is no place for them before the last part: it takes a pipeline that does not fold, whose
+    last part has no layer.
+    """
+    if not strategy.predictors_apart:
+        return context
+    pp, vpp, kind = strategy.pp, chunks_of(strategy), kinds.schedule(strategy.schedule)
+    rows = strategy.layers_per_stage
+    last = None if rows is None else _per_chunk(rows, kind.name, pp, vpp)[-1, -1]
+    if not context.model.num_nextn_predict_layers or pp == 1 or kind.folded or kind.copies > 1 or last != 0:
+        raise SpecError(Message("evaluation.predictors_apart"), path="/strategy/predictors_apart")
+    return replace(context, operators=replace(context.operators, predictors_apart=True))
 
 
 def _laid_out(
@@ -442,8 +459,10 @@ class Phases:
     def candidates(self) -> list[Candidates]:
         """The strategy in each phase.
 
-        Raises SpecError as of `candidate_for`.
+        Raises SpecError as of `candidate_for`, and of prediction modules apart from the head: phases share one table.
         """
+        if self.strategy.predictors_apart:
+            raise SpecError(Message("evaluation.predictors_apart"), path="/strategy/predictors_apart")
         return [candidate_for(self.context_at(number), self.strategy) for number in range(len(self.phases))]
 
 

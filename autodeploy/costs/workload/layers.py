@@ -338,6 +338,9 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     log-softmax, the targets' gradient, the exponents and their sum (torch/distributed/tensor/parallel/loss.py,
     _nll_loss_and_log_softmax_backward).
 
+    Prediction modules that run on another part of the model leave their passes through the projection and the loss
+    here, with the weights that there are. Source: Megatron-LM @d98e8a64, multi_token_prediction.py, process_mtp_loss.
+
     A loss in chunks has the logits of one chunk at a time, and their gradients too: it keeps the 16-bit gradients of
     its input and of the weight, the latter once more as a chunk adds to it. Source: MindSpeed-LLM @c77308a1,
     mindspeed_llm/fsdp2/features/chunkloss.py.
@@ -385,7 +388,32 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     none, passing = np.zeros_like(params), tensors[1].kept_bytes
     summed = accumulating(operators, on)
     table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, np.asarray(beside), passing)
+    if on.predictors_apart:
+        table = _passed_again(table, model.num_nextn_predict_layers)
     return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
+
+
+def _passed_again(table: LayerTable, times: int) -> LayerTable:
+    """The piece with so many more passes through its weights in a micro batch."""
+    operators, tensors, exchanges = list(table.operators), list(table.tensors), list(table.exchanges)
+    for number in range(times):
+
+        def again(name: str, number: int = number) -> str:
+            return f"{name}_of_module_{number}"
+
+        operators += [op._replace(name=again(op.name)) for op in table.operators]
+        tensors += [each._replace(name=again(each.name)) for each in table.tensors]
+        exchanges += [
+            each._replace(name=again(each.name), beside=again(each.beside) if each.beside else "")
+            for each in table.exchanges
+        ]
+    return replace(
+        table,
+        operators=tuple(operators),
+        tensors=tuple(tensors),
+        exchanges=tuple(exchanges),
+        passing_bytes=table.passing_bytes * (1 + times),
+    )
 
 
 def last_kind(model: ModelSpec) -> LayerKind:
@@ -397,6 +425,8 @@ def last_kind(model: ModelSpec) -> LayerKind:
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:
     """One multi-token prediction module: joined projection 2h -> h, a layer of the last kind, the shared head again.
 
+    Where modules are apart from the head, `head_table` has their passes through it.
+
     Source: DeepSeek-V3, arXiv:2412.19437, section 2.2. It needs the embedding and the head's weights beside it, and
     looks up the next tokens there. The joined projection is cut by columns; its output is gathered, and scattered again
     under sequence parallelism. Source: Megatron-LM multi_token_prediction.py, all_gather_last_dim and
@@ -404,7 +434,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     layer : the table of its layer, where it is there already.
     """
     layer = layer or layer_table(model, shard, on, last_kind(model))
-    head = head_table(model, shard, on)
+    parts = (layer,) if on.predictors_apart else (layer, head_table(model, shard, on))
     h = model.hidden_size
     both = Operator("mtp_joined_proj", "gemm", "mlp", shard.tokens, h / shard.tp, 2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
@@ -420,9 +450,9 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
         layer,
         name="mtp",
         layer_class="",
-        operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
-        tensors=(kept, *layer.tensors, *head.tensors),
-        exchanges=(*layer.exchanges, *head.exchanges, *exchanges),
+        operators=(*accumulating([both], on), *repeated(model, shard), *(op for part in parts for op in part.operators)),
+        tensors=(kept, *(tensor for part in parts for tensor in part.tensors)),
+        exchanges=(*(each for part in parts for each in part.exchanges), *exchanges),
         dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.streams.head),
         matrices=(*layer.matrices, *matrices_of([both], model, on)),
         by_operator=None,
