@@ -146,7 +146,10 @@ class Effect(Document):
 
 
 class Case(Document):
-    """A published comparison: the spec, what both sides share, where each input is from, and its figures."""
+    """A published comparison: the spec, what both sides share, where each input is from, and its figures.
+
+    own_features : its features are all that both sides share, not beside those that it assumes.
+    """
 
     case: str
     title: str
@@ -155,6 +158,7 @@ class Case(Document):
     inputs: dict[str, Input] = {}
     spec: dict[str, Any] = {}
     features: tuple[str, ...] = ()
+    own_features: bool = False
     strategy: dict[str, Any] = {}
     effects: tuple[Effect, ...]
 

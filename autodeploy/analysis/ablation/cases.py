@@ -54,7 +54,7 @@ def _over(case: Case, shared: dict[str, Any]) -> Case:
         update={
             "inputs": inputs | case.inputs,
             "spec": laid_over(shared.get("spec", {}), case.spec),
-            "features": (*shared.get("features", ()), *case.features),
+            "features": case.features if case.own_features else (*shared.get("features", ()), *case.features),
             "strategy": laid_over(shared.get("strategy", {}), case.strategy),
         }
     )
