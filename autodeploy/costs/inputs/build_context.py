@@ -132,6 +132,7 @@ def operator_features(
     return OperatorFeatures(
         **switches,
         row_index="async_permutation" in features,
+        sizes_stay="host_sync_free" in features,
         weighted_rows="graph_mode" in features,
         group_launches=0.0 if ascend else GROUP_LAUNCHES,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],

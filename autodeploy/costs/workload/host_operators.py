@@ -31,6 +31,9 @@ ROUTING, FUSED_ROUTING = Issued(22.0, 12.0), Issued(4.0, 4.0)
 # preprocess: counts of tokens by expert, by rank and gathered over the group, five copies to the host; the exchange of
 # the tokens' weights. On one rank: the counts and their copy. Gathered tokens: the gathers of map and weights too.
 SIZES, SIZES_OF_ONE, SIZES_OF_GATHERED = Issued(13.0, 1.0), Issued(3.0, 0.0), Issued(6.0, 1.0)
+# Those of them that only the host reads: three sums to sizes of messages and the five copies; on one rank the copy.
+# Source: MindSpeed @028de58c legacy_a2a_token_dispatcher.py, preprocess.
+READ_BY_HOST, READ_BY_HOST_OF_ONE = 8.0, 1.0
 # permute: transposed map, range, selection by the mask, rows by index, transposed weights and their selection. Fused:
 # a map of rows and the rows, in the weights' format.
 # sort_chunks_by_idxs: parts of the rows put together, and those of their weights, and on the way back without weights.
@@ -95,14 +98,16 @@ def replayed_synchronisations(on: OperatorFeatures) -> float:
     return 0.0 if on.fused_operators or on.capacity_factor is not None else SELECTIONS
 
 
-def sizes(shard: Sharding) -> Issued:
-    """Operators that count tokens and copy the counts to the host [n], forward and backward."""
+def sizes(shard: Sharding, on: OperatorFeatures) -> Issued:
+    """Operators that count tokens and copy the counts to the host, if it reads them [n], forward and backward."""
+    several = shard.ep * shard.etp > 1.0
 
     def of(number: int) -> Floats:
-        several = np.where(shard.ep * shard.etp > 1.0, SIZES[number], SIZES_OF_ONE[number])
-        return np.where(shard.gathers_tokens, SIZES_OF_GATHERED[number], several)
+        of_ranks = np.where(several, SIZES[number], SIZES_OF_ONE[number])
+        return np.where(shard.gathers_tokens, SIZES_OF_GATHERED[number], of_ranks)
 
-    return Issued(of(0), of(1))
+    unread = np.where(several, READ_BY_HOST, READ_BY_HOST_OF_ONE) if on.sizes_stay else 0.0
+    return Issued(of(0) - np.where(shard.gathers_tokens, 0.0, unread), of(1))
 
 
 def of_rotation(shard: Sharding, on: OperatorFeatures) -> Issued:

@@ -171,7 +171,7 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
         # Two choices read and write values and indices (16 B a logit); sort instructions read the logits once (4 B).
         passes, launches = passes - 12.0, launches - 1.0
     routing = host.FUSED_ROUTING if on.fused_router else host.ROUTING
-    counted = host.sizes(shard)
+    counted = host.sizes(shard, on)
     operators = [
         Operator("router", "gemm", W, tokens, experts, model.hidden_size, **host.ROUTER._asdict(), wide=True),
         moving(

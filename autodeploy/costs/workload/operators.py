@@ -320,6 +320,7 @@ class OperatorFeatures:
     lora_rank: int = 0  # of adapters beside a frozen model; 0: all of it is trained
     lora_targets: tuple[str, ...] = ()  # matrices that have one
     reference: bool = False  # a frozen copy of the model reads every sequence, too (preference tuning)
+    sizes_stay: bool = False  # the host does not read how many rows go to whom
     predictors_apart: bool = False  # prediction modules are not on the part of the model that has the head
     experts_apart: bool = False  # each expert has parameters of its own, which a grouped product joins
     makes_angles: bool = False  # cosines and sines are operators of every layer
