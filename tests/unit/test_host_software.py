@@ -199,7 +199,7 @@ def test_routed_rows_have_a_new_shape_in_every_micro_batch_until_the_host_does_n
     }
     strategy = {"tp": 1, "pp": 1, "ep": 8, "etp": 1}
     issued = {}
-    for us, features in (("0", ()), ("130", ()), ("130", ("host_sync_free",))):
+    for us, features in (("0", ()), ("130", ()), ("0", ("host_sync_free",)), ("130", ("host_sync_free",))):
         software = {"stack": "mindspeed-llm", "overrides": {"host.new_shape_us": us}}
         names = ["grouped_gemm", "flash_attention", *features]
         spec = read_spec_document({**document, "software": software, "strategy": {**strategy, "features": names}})
@@ -210,7 +210,10 @@ def test_routed_rows_have_a_new_shape_in_every_micro_batch_until_the_host_does_n
     layers, experts = 27, 26
     more = issued["130", ()] - issued["0", ()]
     assert more == pytest.approx(130e-6 * 11 * experts / layers, rel=0.1)
-    assert issued["130", ("host_sync_free",)] == issued["0", ()]
+    assert issued["130", ("host_sync_free",)] == issued["0", ("host_sync_free",)]
+    # Three sums and five copies of sizes that the host does not read.
+    spared = issued["0", ()] - issued["0", ("host_sync_free",)]
+    assert spared == pytest.approx(10e-6 * 8 * experts / layers, rel=0.01)
 
 
 @pytest.mark.parametrize(

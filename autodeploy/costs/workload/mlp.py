@@ -382,7 +382,7 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     rows = expert_rows(shard, model, on, choices)
     elements = held_tokens(shard, on) * h
     operators, tensors, _ = permute_rows(model, shard, on, prefix=PREFIX, choices=choices, experts=model.n_zero_experts)
-    counted = host.sizes(shard)
+    counted = host.sizes(shard, on)
     operators += [
         Operator("zero_sizes", "vector", W, launches=0.0, **counted._asdict()),
         moving(

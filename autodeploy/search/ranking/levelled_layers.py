@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autodeploy.costs.stages.inner_problem import InnerProblem, LayerClass
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Strategy
-    from cost_models.arrays import Ints
 
 FEATURE: Final = "virtual_pipeline_balance"
 UNLIMITED_BYTES: Final = 1e18
@@ -31,15 +30,10 @@ def levelled(strategy: Strategy, context: Context) -> Strategy:
     """The strategy with its layers where its stages are level, if the context balances them and it states none.
 
     The solver places them with the strategy's own memory choices, and the framework's even placement stays where it is
-    no slower; memory bounds it where the even placement fits. Where prediction modules are apart from the head, layers
-    that either puts behind the modules go before them.
+    no slower; memory bounds it where the even placement fits.
     """
     if strategy.layers_per_stage is not None or strategy.pp == 1 or FEATURE not in context.mechanisms:
         return strategy
-    apart = strategy.predictors_apart
-    if apart:
-        counts = estimated(strategy.model_copy(update={"predictors_apart": False}), context).layout.layers.sum(axis=-1)
-        strategy = strategy.model_copy(update={"layers_per_stage": _before_the_modules(counts)})
     even = estimated(strategy, context)
     choices = frozenset(key.name for key in even.layout.applied)
     problem = build_problem(even.priced, choices=choices, menu=False)
@@ -47,23 +41,10 @@ def levelled(strategy: Strategy, context: Context) -> Strategy:
     solution = solve(replace(_with_choices(problem), limit_bytes=limit), effort=QUICK).plan
     if solution is None:
         return strategy
-    counts = solution.layout.sum(axis=-1)
-    rows = _before_the_modules(counts) if apart else _rows(counts)
+    rows = tuple(tuple(int(count) for count in stage) for stage in solution.layout.sum(axis=-1))
     placed = strategy.model_copy(update={"layers_per_stage": rows})
     faster = estimated(placed, context).estimate.step_time_s < even.estimate.step_time_s
     return placed if faster else strategy
-
-
-def _rows(counts: Ints) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(count) for count in stage) for stage in counts)
-
-
-def _before_the_modules(counts: Ints) -> tuple[tuple[int, ...], ...]:
-    """Layers of every chunk [pp, vpp] with those of the last part on the part before it."""
-    moved = counts.copy()
-    moved[-2, -1] += moved[-1, -1]
-    moved[-1, -1] = 0
-    return _rows(moved)
 
 
 def even_note(strategy: Strategy, plan: Plan) -> tuple[Message, ...]:

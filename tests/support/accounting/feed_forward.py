@@ -128,8 +128,7 @@ def add_mixture(a: Account) -> None:
     if sorts:  # values and indices of two choices are not written and read again, but the logits once
         passes, steps = passes - (16 - 4), steps - 1
     a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(4, 4) if router else (22, 12))
-    several = d.ep > 1 or d.etp > 1
-    a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else (13, 1) if several else (3, 0))
+    a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else _sizes(a))
     a.keep("router_logits", 4 * logits)
     a.dense_params += h * choices
 
@@ -159,13 +158,20 @@ def add_mixture(a: Account) -> None:
         _without_matrices(a, own)
 
 
+def _sizes(a: Account) -> tuple[int, int]:
+    """Calls that count rows; a host that never asks for them is spared five copies, and three sums for it alone."""
+    asks = "host_sync_free" not in a.run.on
+    if a.d.ep > 1 or a.d.etp > 1:
+        return 13 if asks else 13 - 5 - 3, 1
+    return 3 if asks else 3 - 1, 0
+
+
 def _without_matrices(a: Account, own: float) -> None:
     """Experts that return what they get: a dispatch of their own, weights on the rows, a combine, a sum of both."""
     r, h = a.run, a.run.hidden_size
     k = r.num_experts_per_tok - r.chosen
     received, moves_back = _rows_moved(a, "zero_", own, k, r.n_zero_experts)
-    several = a.d.ep > 1 or a.d.etp > 1
-    a.vector("zero_sizes", "mlp", 0, 0, 0, calls=(13, 1) if several else (3, 0))
+    a.vector("zero_sizes", "mlp", 0, 0, 0, calls=_sizes(a))
     # Rows in and out. Backward: gradients in and out; gradients and rows in, their product out and in again.
     weighted = ((2 + 2) * h * received, (2 + 2 + 2 + 2 + 2 + 2) * h * received)
     a.vector("zero_weights", "mlp", *weighted, 1, hot=True, calls=(3, 4))
