@@ -161,7 +161,7 @@ def _places_of_pieces(priced: Priced, schedule: str, pp: int, vpp: int) -> list[
     """Number, stage and chunk of each piece: the embedding on the model's first part, all others on its last.
 
     Prediction modules that are apart from the head are on the last part but one. Source: Megatron-LM @d98e8a64,
-    docs/user-guide/features/multi_token_prediction.md, `(t|)*4tm|L`; MindSpeed @028de58c, pipeline-model-parallel-layout.
+    docs/user-guide/features/multi_token_prediction.md, `(t|)*4tm|L`; MindSpeed @028de58c, the layouts' document.
     """
     parts, apart = model_parts(schedule, pp, vpp), priced.context.operators.predictors_apart
     part_of = {"embedding": 0, "mtp": -2 if apart else -1}

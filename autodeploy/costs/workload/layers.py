@@ -450,7 +450,11 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
         layer,
         name="mtp",
         layer_class="",
-        operators=(*accumulating([both], on), *repeated(model, shard), *(op for part in parts for op in part.operators)),
+        operators=(
+            *accumulating([both], on),
+            *repeated(model, shard),
+            *(op for part in parts for op in part.operators),
+        ),
         tensors=(kept, *(tensor for part in parts for tensor in part.tensors)),
         exchanges=(*(each for part in parts for each in part.exchanges), *exchanges),
         dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.streams.head),
