@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.profile_fit import configuration_of
+from autodeploy.calibration.profile_fit import calibrate, configuration_of
 from autodeploy.calibration.record_prediction import fits_time
 from autodeploy.calibration.shipped.tables import alike_log_sigma, fitted_profiles, shipped_records
 from autodeploy.costs.prediction_spread import Z80
@@ -73,6 +73,14 @@ def mean_error(held: Sequence[Held]) -> float:
     return float(np.mean([abs(math.expm1(-each.residual)) for each in held]))
 
 
+def configurations_inside(held: Sequence[Held]) -> tuple[float, int]:
+    """Share inside where each configuration counts once, whatever the number of its sizes; their number."""
+    names = [configuration_of(each.record) for each in held]
+    count = Counter(names)
+    inside = sum(each.inside / count[name] for each, name in zip(held, names, strict=True))
+    return inside / len(count), len(count)
+
+
 def cards_of(record: Record) -> int:
     """Cards of a run."""
     return int(record.cluster.num_npus or 1)
@@ -103,11 +111,13 @@ def rung_of(profile: str, cards: int, small: SmallFit) -> Rung:
 def rungs(records: Sequence[Record]) -> list[Rung]:
     """Every device and rung that has runs on both sides."""
     made = []
-    for profile in fitted_profiles():
+    calibrations = {name: calibrate(records, name) for name in fitted_profiles()}
+    for profile in calibrations:
         sizes = [cards_of(r) for r in records if r.cluster.profile == profile and fits_time(r)]
         for cards in RUNGS if sizes else ():
             if min(sizes) <= cards < max(sizes):
-                made.append(rung_of(profile, cards, SmallFit.of(Split(profile, cards, cards + 1), records)))
+                small = SmallFit.of(Split(profile, cards, cards + 1), records, calibrations.values())
+                made.append(rung_of(profile, cards, small))
     return made
 
 
@@ -125,9 +135,11 @@ LEAD = (
     "Every device with measured runs of its own is commissioned once more: a fit sees runs on at most 16, 64 or "
     "256 cards, as whoever launches small jobs first would have them, and predicts those on more. Where the very "
     "configuration (chip, software, shape of the model, strategy) ran on fewer cards, its error there is taken "
-    "off, as the overlay of a cluster does, and its interval is what such pairs differ by. Everything in an "
-    "interval comes from the small runs alone. Errors are of speed; intervals are of 80 %. Of CloudMatrix 384 no "
-    "public run with a fit of its own exists: its rungs cannot be replayed."
+    "off, as the overlay of a cluster does, and its interval is what such pairs differ by. Intervals are a plan's: "
+    "they know of this device the small runs alone, and of all others what ships, with which whoever buys a new one "
+    "begins. Errors are of speed; intervals are of 80 %. Sizes of one configuration err alike: the share inside "
+    "stands beside that of configurations, each once. Of CloudMatrix 384 no public run with a fit of its own exists: "
+    "its rungs cannot be replayed."
 )
 GROWTH = (
     "from one size to twice that of {count} configurations the prediction of time loses {middle:.1f} % (median; "
@@ -155,15 +167,24 @@ def _by_rung(made: Sequence[Rung]) -> list[str]:
                 str(len(rung.held)),
                 str(sum(rung.commissioned)),
                 percent(share_inside(rung.held)),
+                percent(configurations_inside(rung.held)[0]),
                 str(len(rung.near)),
                 "" if width is None else f"+-{percent(width, 1)}",
                 "" if width is None else ("yes" if width <= aim else f"no: above {percent(aim)}"),
                 percent(rung.error, 1),
             ]
         )
-    titles = ["device", "fit to cards", "runs fitted", "predicted", "same configuration", "inside 80 %"]
+    titles = [
+        "device",
+        "fit to cards",
+        "runs fitted",
+        "predicted",
+        "same configuration",
+        "inside 80 %",
+        "configurations",
+    ]
     titles += ["up to 4x", "median half-width", "as aimed", "mean error"]
-    lines = markdown(Table(titles, rows, set(range(2, 10)) - {8}))
+    lines = markdown(Table(titles, rows, set(range(2, 11)) - {9}))
     lines += ["", "Over all devices:", ""]
     for cards in RUNGS:
         held = [each for rung in made if rung.cards == cards for each in rung.held]
@@ -171,7 +192,9 @@ def _by_rung(made: Sequence[Rung]) -> list[str]:
             share = share_inside(held)
             inside = COVERAGE[0] <= share <= COVERAGE[1]
             verdict = "as aimed" if inside else f"outside the aim of {percent(COVERAGE[0])} to {percent(COVERAGE[1])}"
-            lines.append(f"- fit to <= {cards} cards: {percent(share)} of {len(held)} runs inside, {verdict}")
+            once, count = configurations_inside(held)
+            counted = f"{percent(share)} of {len(held)} runs inside, {percent(once)} of {count} configurations"
+            lines.append(f"- fit to <= {cards} cards: {counted}; {verdict} by runs")
     return [*lines, ""]
 
 

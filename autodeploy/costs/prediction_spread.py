@@ -156,9 +156,10 @@ REPEAT_NOISE = 0.035  # of one configuration measured twice
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
 
 # Standard deviation of log step time that each doubling beyond the covered range of an axis adds, and each feature or
-# tier that no record of the family has used. That of ranks is measured (distance.py); of the others
-# there are too few records: judgement.
-RANKS_PER_DOUBLING = 0.02  # for devices without records, and the prior of the others
+# tier that no record of the family has used. That of ranks is measured, by chip and of all for chips without records;
+# of the others there are too few records: judgement.
+RANKS_PER_DOUBLING = 0.02  # where no chip has a configuration on several numbers of ranks
+ELSEWHERE = "elsewhere"
 PER_DOUBLING = {"ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
 UNCALIBRATED = {False: "uncalibrated/dense", True: "uncalibrated/moe"}  # classes of chips without runs of a kind
@@ -293,7 +294,8 @@ def spread_of(
         left = cluster.alike_variance + float(table["alike_log_sigma"]) ** 2 + REPEAT_NOISE**2
         if left < scale**2 * variance:
             variance, extrapolated, scale, same_work = left, [], 1.0, True
-    slopes = {"ranks": float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING)), **PER_DOUBLING}
+    by_chip = table["ranks_per_doubling"]
+    slopes = {"ranks": float(by_chip.get(origin, by_chip[ELSEWHERE])), **PER_DOUBLING}
     if same_work:  # of the very cluster, with its features, sequence length and cut: only what adds ranks counts
         slopes, run = {axis: slopes[axis] for axis in SCALED_AXES}, {**run, "features": ()}
     variance, beyond = widened(variance, run, records, slopes, PER_UNSEEN)

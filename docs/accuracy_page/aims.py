@@ -26,7 +26,7 @@ from docs.accuracy_page.splits import left_out_intervals
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
@@ -290,9 +290,9 @@ def ascend_peaks(records: Sequence[Record]) -> list[tuple[Record, float, float]]
     return peaks
 
 
-def interval_lines(fitted: Iterable[Calibration]) -> list[Line]:
+def interval_lines(fitted: Collection[Calibration]) -> list[Line]:
     """80 % intervals of runs whose family was left out, one a configuration, pooled over devices."""
-    intervals = [each for calibration in fitted for each in left_out_intervals(calibration)]
+    intervals = [each for calibration in fitted for each in left_out_intervals(calibration, fitted)]
     lines = []
     for title, moe in (("experts", True), ("dense", False)):
         by_run = by_configuration([h for h in intervals if h.record.model.is_moe is moe])

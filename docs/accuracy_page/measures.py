@@ -59,8 +59,8 @@ def measure(records: Sequence[Record]) -> Measures:
         h100=h100_groups(records, calibrations[H100]),
         peaks=ascend_peaks(records),
         pairs={name: ordered_pairs(runs[name]) for name in (ASCEND, A100)},
-        splits=[size_split(split, records) for split in SPLITS],
-        held={name: left_out_intervals(c) for name, c in calibrations.items()},
+        splits=[size_split(split, records, calibrations.values()) for split in SPLITS],
+        held={name: left_out_intervals(c, calibrations.values()) for name, c in calibrations.items()},
         kinds=kinds,
         classes=classes,
     )

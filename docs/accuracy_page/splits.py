@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,23 @@ from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import differences, values_of
 from autodeploy.calibration.profile_fit import calibrate
 from autodeploy.calibration.record_prediction import fits_time
-from autodeploy.calibration.shipped.class_spreads import class_spread, run_row, spread_of_all
+from autodeploy.calibration.shipped.class_spreads import (
+    class_spreads,
+    covering,
+    growths_on,
+    ranks_per_doubling,
+    run_row,
+)
 from autodeploy.calibration.shipped.left_out_widths import projected, variances_of
-from autodeploy.calibration.shipped.strategy_groups import ranks_per_doubling, rehearsals
 from autodeploy.calibration.shipped.tables import shipped_records
-from autodeploy.costs.prediction_spread import PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
+from autodeploy.calibration.shipped.unseen_classes import spread_table
+from autodeploy.costs.prediction_spread import ELSEWHERE, Z80, spread_of
 from docs.accuracy_page.errors import Errors, errors_of, residuals_at
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
@@ -63,16 +70,20 @@ class SplitErrors:
 
 @dataclass(frozen=True)
 class SmallFit:
-    """A fit to the small clusters of a profile, and its residuals on the large ones with their variances [large]."""
+    """A fit to the small clusters of a profile, and its residuals on the large ones with their variances [large].
+
+    elsewhere : the coverage table of all other chips.
+    """
 
     calibration: Calibration
     large: tuple[Record, ...]
     residuals: Floats
     variances: Floats
+    elsewhere: Mapping[str, Any]
 
     @classmethod
-    def of(cls, split: Split, records: Sequence[Record]) -> SmallFit:
-        """Fits and predicts."""
+    def of(cls, split: Split, records: Sequence[Record], calibrations: Iterable[Calibration]) -> SmallFit:
+        """Fits and predicts; `calibrations`: of all chips."""
         sized = [(r, int(r.cluster.num_npus or 1)) for r in records if r.cluster.profile == split.profile]
         sized = [(r, cards) for r, cards in sized if fits_time(r)]
         fitted = calibrate([r for r, cards in sized if cards <= split.at_most], split.profile)
@@ -80,26 +91,30 @@ class SmallFit:
         parameters, base = fitted.fit.parameters, fitted.profile.efficiency
         linear = differences(lambda log_factors: residuals_at(large, values_of(parameters, log_factors, base)))
         residuals, slopes = linear(fitted.fit.log_factors)
-        return cls(fitted, large, residuals, np.asarray(projected(slopes, fitted.fit.covariance)))
+        variances = np.asarray(projected(slopes, fitted.fit.covariance))
+        return cls(fitted, large, residuals, variances, table_without(split.profile, calibrations))
 
     @cached_property
+    def _known(self) -> Mapping[str, Any]:
+        fitted = self.calibration
+        return with_runs(self.elsewhere, fitted, variances_of(fitted), np.ones(len(fitted.records), dtype=bool))
+
+    @property
     def slope(self) -> float:
-        """Standard deviation that a doubling of the ranks adds, by the small clusters alone."""
-        return ranks_per_doubling(rehearsals(self.calibration, rows_by_id()))
+        """Standard deviation that a doubling of the ranks adds, by the small clusters and all other chips."""
+        return float(self._known["ranks_per_doubling"][self.calibration.profile.family])
 
     def intervals(self) -> tuple[Held, ...]:
         """Every large run beside its interval, as of a plan that nobody has run."""
-        rows, fitted = rows_by_id(), self.calibration
-        basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, variances_of(fitted))
-        return tuple(
-            Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, self.slope, float(variance)))
-            for r, residual, variance in zip(self.large, self.residuals, self.variances, strict=True)
-        )
+        with covering(self._known):
+            return tuple(map(held, self.large, self.residuals, self.variances))
 
 
-def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
-    """Fits to the small clusters of a profile and predicts the large ones; intervals know the small ones alone."""
-    small = SmallFit.of(split, records)
+def size_split(split: Split, records: Sequence[Record], calibrations: Iterable[Calibration]) -> SplitErrors:
+    """Fits to the small clusters of a profile and predicts the large ones; intervals know the small ones and the other
+    chips.
+    """
+    small = SmallFit.of(split, records, calibrations)
     return SplitErrors(split, len(small.calibration.records), errors_of(small.residuals), small.intervals())
 
 
@@ -108,35 +123,24 @@ def share_inside(intervals: Sequence[Held]) -> float:
     return float(np.mean([each.inside for each in intervals]))
 
 
-def left_out_intervals(calibration: Calibration, of_parameters: Floats | None = None) -> tuple[Held, ...]:
-    """Every record beside its 80 % interval, prediction and interval both from the other families alone.
+def left_out_intervals(
+    calibration: Calibration, calibrations: Iterable[Calibration], of_parameters: Floats | None = None
+) -> tuple[Held, ...]:
+    """Every record beside its 80 % interval, prediction and interval both from the other families and other chips.
 
-    of_parameters : variance of each record from the parameters; without it, that of the fits without its family.
+    calibrations : of all chips. of_parameters : variance of each record from the parameters; without it, that of the
+        fits without its family.
     """
     variances = variances_of(calibration) if of_parameters is None else of_parameters
-    rows = rows_by_id()
     families = np.array([family_of(r) for r in calibration.records])
-    slope = ranks_per_doubling(rehearsals(calibration, rows))
-    intervals = []
-    for number, record in enumerate(calibration.records):
-        others = families != families[number]
-        basis = Basis(
-            tuple(rows[r.id] for r, other in zip(calibration.records, others, strict=True) if other),
-            calibration.left_out[others],
-            variances[others],
-        )
-        sigma = log_sigma(rows[record.id], basis, slope, float(variances[number]))
-        intervals.append(Held(record, float(calibration.left_out[number]), Z80 * sigma))
-    return tuple(intervals)
-
-
-@dataclass(frozen=True)
-class Basis:
-    """Records that an interval rests on: what they ran, left-out residuals and the parameters' part of them."""
-
-    rows: tuple[Mapping[str, Any], ...]
-    left_out: Floats
-    parameter_variance: Floats
+    elsewhere = table_without(calibration.profile.name, calibrations)
+    found: dict[int, Held] = {}
+    for family in np.unique(families):
+        with covering(with_runs(elsewhere, calibration, variances, families != family)):
+            for place in np.flatnonzero(families == family):
+                record, residual = calibration.records[place], calibration.left_out[place]
+                found[int(place)] = held(record, residual, variances[place])
+    return tuple(found[place] for place in range(len(families)))
 
 
 @cache
@@ -145,15 +149,30 @@ def rows_by_id() -> Mapping[str, Mapping[str, Any]]:
     return {record.id: run_row(record) for record in shipped_records()}
 
 
-def log_sigma(run: Mapping[str, Any], basis: Basis, slope: float, parameter_variance: float) -> float:
-    """Log standard deviation of a prediction of `run` from the records in `basis` alone, as plans' intervals have it.
+def table_without(profile: str, calibrations: Iterable[Calibration]) -> dict[str, Any]:
+    """The coverage table of all chips but one."""
+    others = [each for each in calibrations if each.profile.name != profile]
+    rows = {r.id: {**rows_by_id()[r.id], "fit": each.profile.family} for each in others for r in each.records}
+    return spread_table(others, rows, ())
 
-    Spread of left-out residuals of the class, and in quadrature what the run's parameters add beyond the class's and
-    what lies beyond its records.
-    """
-    if is_carried(run["family"], run, basis.rows):
-        spread = spread_of_all(basis.rows, basis.left_out, basis.parameter_variance)
-    else:
-        spread = class_spread(run, basis.rows, basis.left_out, basis.parameter_variance)
-    variance = spread.variance_with(parameter_variance)
-    return math.sqrt(widened(variance, run, spread.records, {"ranks": slope, **PER_DOUBLING}, PER_UNSEEN)[0])
+
+def with_runs(
+    elsewhere: Mapping[str, Any], fitted: Calibration, variances: Floats, kept: npt.NDArray[np.bool_]
+) -> dict[str, Any]:
+    """That table with some records of the chip's fit: the spread of its classes, and how errors grow with ranks."""
+    family, slopes = fitted.profile.family, elsewhere["ranks_per_doubling"]
+    rows = [{**rows_by_id()[r.id], "fit": family} for r, mark in zip(fitted.records, kept, strict=True) if mark]
+    classes = class_spreads(rows, fitted.left_out[kept], variances[kept], elsewhere["classes"])
+    slope = ranks_per_doubling(growths_on(fitted, rows_by_id()), slopes[ELSEWHERE] ** 2)
+    return {
+        "classes": elsewhere["classes"] | {f"{family}/{name}": each for name, each in classes.items()},
+        "ranks_per_doubling": slopes | {family: slope},
+        "records": [*elsewhere["records"], *rows],
+    }
+
+
+def held(record: Record, residual: float, parameter_variance: float) -> Held:
+    """A run beside its interval by the table in use, as plans have theirs."""
+    row = rows_by_id()[record.id]
+    spread = spread_of(row["family"], row, float(parameter_variance))
+    return Held(record, float(residual), Z80 * spread.log_sigma)

@@ -14,9 +14,11 @@ import pytest
 
 from autodeploy.calibration.profile_fit import Calibration, calibrate
 from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.shipped.class_spreads import covering
 from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate_html import report_html
+from autodeploy.costs.prediction_spread import UNCALIBRATED, Z80
 from autodeploy.reports.figures import figure_json
 from autodeploy.reports.figures.charts import Point, predicted_against_measured, predicted_against_measured_svg
 from docs.accuracy_page.aims import Line
@@ -31,7 +33,7 @@ from docs.accuracy_page.errors import (
     step_s,
 )
 from docs.accuracy_page.page import aims_table, table
-from docs.accuracy_page.splits import Basis, left_out_intervals, log_sigma, rows_by_id, share_inside
+from docs.accuracy_page.splits import held, left_out_intervals, share_inside, table_without, with_runs
 from docs.accuracy_page.worst import diagnoses, doubted, listed, misses
 
 if TYPE_CHECKING:
@@ -104,26 +106,24 @@ def test_memory_of_megatron_bridge_is_met() -> None:
     assert np.mean(np.abs(np.array(shares) - 1.0)) < 0.09
 
 
-def test_distance_widens_the_interval() -> None:
-    rows = rows_by_id()
-    basis = [row for row in rows.values() if row["family"] == "nvidia-a100"]
-    spread = np.full(len(basis), 0.05)
-    known = Basis(tuple(basis), spread, np.full(len(basis), 1e-4))
-    near = log_sigma(basis[0], known, 0.02, 1e-4)
-    far = log_sigma({**basis[0], "ranks": 1 << 16, "features": ["swap_attention"]}, known, 0.02, 1e-4)
-    assert near == pytest.approx(0.05 / 1.2816, rel=1e-6)
-    assert far > near
-    assert log_sigma(basis[0], known, 0.02, 1e-2) == pytest.approx(np.sqrt(near**2 + 1e-2 - 1e-4))
-    assert log_sigma({**basis[0], "moe": True}, known, 0.02, 0.0) >= 0.15
-
-
 def test_intervals_hold_more_with_the_uncertainty_of_the_parameters() -> None:
     # Five runs leave most factors as uncertain as their priors: their residuals alone promise too much.
     nothing = np.zeros(len(h100().records))
-    with_them, alone = (left_out_intervals(h100(), variances) for variances in (None, nothing))
+    with_them, alone = (left_out_intervals(h100(), [h100()], variances) for variances in (None, nothing))
     widths = [sum(held.half_width for held in found) for found in (with_them, alone)]
     assert widths[0] > widths[1]
     assert share_inside(with_them) >= share_inside(alone)
+
+
+def test_a_chip_with_few_runs_has_the_spread_between_classes_of_the_others() -> None:
+    table = table_without("nvidia-a100-80g", [h100()])
+    known = with_runs(table, h100(), np.zeros(5), np.zeros(5, dtype=bool))
+    assert known["classes"] == table["classes"]
+    with covering(known):
+        (first, *_) = h100().records
+        found = held(first, 0.0, 0.0)
+    name = UNCALIBRATED[first.model.is_moe]
+    assert found.half_width >= Z80 * table["classes"][name]["log_sigma"]
 
 
 def test_repeats_stand_once_and_experts_far_off_are_listed() -> None:

@@ -7,20 +7,24 @@ import pytest
 
 from autodeploy.calibration.evidence import highest_mfu
 from autodeploy.calibration.shipped.class_spreads import (
-    ClassSpread,
-    class_spread,
+    LEAST_IN_CLASS,
     class_spreads,
     covering,
     log_sigma_of,
+    ranks_per_doubling,
+    slopes_by_chip,
     weights_of,
 )
-from autodeploy.calibration.shipped.strategy_groups import (
-    MAX_PER_DOUBLING,
-    Rehearsal,
-    ranks_per_doubling,
-    rehearsed_slope,
+from autodeploy.costs.prediction_spread import (
+    ELSEWHERE,
+    RANKS_PER_DOUBLING,
+    UNCALIBRATED,
+    Z80,
+    class_variance,
+    classes_of_run,
+    is_carried,
+    shares_node,
 )
-from autodeploy.costs.prediction_spread import RANKS_PER_DOUBLING, Z80, classes_of_run, is_carried, shares_node
 from autodeploy.specs.planset import MeasuredMfu
 
 
@@ -28,27 +32,24 @@ def row(*, moe: bool = False, shared: bool = False) -> dict[str, object]:
     return {"moe": moe, "shares_node": shared}
 
 
-def rehearsal(residual: float, *, doublings: float = 2.0, name: str = "r") -> Rehearsal:
-    return Rehearsal(name, doublings, residual, 0.01)
+BETWEEN = {name: {"log_sigma": 0.3, "parameter_variance": 0.01} for name in UNCALIBRATED.values()}
 
 
-def test_without_errors_beyond_the_class_a_doubling_costs_nothing() -> None:
-    assert rehearsed_slope([rehearsal(0.01)] * 9) == rehearsed_slope([]) == 0.0
+def test_growth_without_any_series_is_judged() -> None:
+    nothing = np.zeros(0)
+    assert slopes_by_chip({"a": nothing}) == pytest.approx({"a": RANKS_PER_DOUBLING, ELSEWHERE: RANKS_PER_DOUBLING})
 
 
-def test_the_slope_is_the_least_that_covers_four_in_five() -> None:
-    slope = rehearsed_slope([rehearsal(residual) for residual in (0.0, 0.0, 0.0, 0.1, 0.9)])
-    assert Z80 * np.hypot(0.01, 2.0 * slope) >= 0.1 > Z80 * np.hypot(0.01, 2.0 * (slope - 0.0025))
-    assert rehearsed_slope([rehearsal(9.0)] * 3) == MAX_PER_DOUBLING
+def test_a_chip_without_series_takes_the_growth_of_the_others_each_chip_once() -> None:
+    slopes = slopes_by_chip({"a": np.full(9, 0.01), "b": np.array([0.03]), "c": np.zeros(0)})
+    assert slopes["c"] == slopes[ELSEWHERE] == pytest.approx(((0.01**2 + 0.03**2) / 2.0) ** 0.5, rel=1e-5)
+    assert slopes["a"] == pytest.approx(ranks_per_doubling(np.full(9, 0.01), 0.03**2))
 
 
-def test_few_rehearsals_leave_the_prior_and_a_record_counts_once() -> None:
-    assert ranks_per_doubling([]) == pytest.approx(RANKS_PER_DOUBLING)
-    once = ranks_per_doubling([rehearsal(0.5)])
-    assert RANKS_PER_DOUBLING < once == ranks_per_doubling([rehearsal(0.5)] * 7)
-    assert (
-        once < ranks_per_doubling([rehearsal(0.5, name=str(n)) for n in range(7)]) < rehearsed_slope([rehearsal(0.5)])
-    )
+def test_own_series_outweigh_those_of_others_the_more_there_are() -> None:
+    few, many = (ranks_per_doubling(np.full(count, 0.01), 0.03**2) for count in (1, 40))
+    assert 0.01 < many < few < 0.03
+    assert few == pytest.approx(((0.01**2 + LEAST_IN_CLASS * 0.03**2) / (1 + LEAST_IN_CLASS)) ** 0.5, rel=1e-5)
 
 
 def test_classes_name_who_shares_a_node() -> None:
@@ -63,16 +64,21 @@ def test_a_spread_comes_from_the_narrowest_class_with_enough_records() -> None:
     rows = [row()] * 8 + [row(shared=True)] * 4
     residuals = np.array([0.01] * 8 + [0.2] * 4)
     variances = np.array([0.001] * 8 + [0.004] * 4)
-    found = class_spread(row(), rows, residuals, variances)
-    assert (found.log_sigma, len(found.records)) == (pytest.approx(0.01 / Z80), 8)
-    assert found.parameter_variance == pytest.approx(0.001)
-    found = class_spread(row(shared=True), rows, residuals, variances)
-    assert (found.log_sigma, len(found.records)) == (pytest.approx(log_sigma_of(residuals)), 12)
-    assert found.parameter_variance == pytest.approx(variances.mean())
-    assert class_spread(row(moe=True), rows, residuals, variances).log_sigma >= 0.15
-    shipped = class_spreads(rows, residuals, variances)
-    assert set(shipped) == {"dense, whole nodes", "dense"}
-    assert shipped["dense, whole nodes"]["parameter_variance"] == pytest.approx(0.001)
+    found = class_spreads(rows, residuals, variances, BETWEEN)
+    assert set(found) == {"dense, whole nodes", "dense"}, "four runs whose nodes are shared are too few"
+    narrow, every = found["dense, whole nodes"], found["dense"]
+    own, other = (0.01 / Z80) ** 2, BETWEEN["uncalibrated/dense"]["log_sigma"] ** 2
+    assert narrow["log_sigma"] == pytest.approx(((8 * own + 4 * other) / 12) ** 0.5, rel=1e-5)
+    assert narrow["parameter_variance"] == pytest.approx((8 * 0.001 + 4 * 0.01) / 12)
+    assert every["log_sigma"] == pytest.approx(((12 * log_sigma_of(residuals) ** 2 + 4 * other) / 16) ** 0.5, rel=1e-5)
+
+
+def test_the_more_a_chip_has_run_the_less_other_chips_say_of_it() -> None:
+    widths = []
+    for count in (4, 40, 4000):
+        found = class_spreads([row()] * count, np.full(count, 0.01), np.zeros(count), BETWEEN)
+        widths.append(found["dense"]["log_sigma"])
+    assert 0.3 > widths[0] > widths[1] > widths[2] > 0.01 / Z80
 
 
 def test_a_spread_holds_the_next_residual_four_times_in_five() -> None:
@@ -109,6 +115,5 @@ def test_the_highest_measured_utilisation_is_of_the_class() -> None:
 
 
 def test_only_what_the_class_does_not_hold_already_widens() -> None:
-    known = ClassSpread(0.1, 0.004, ())
-    assert known.variance_with(0.0) == known.variance_with(0.004) == pytest.approx(0.01)
-    assert known.variance_with(0.009) == pytest.approx(0.015)
+    assert class_variance(0.1, 0.004, 0.0) == class_variance(0.1, 0.004, 0.004) == pytest.approx(0.01)
+    assert class_variance(0.1, 0.004, 0.009) == pytest.approx(0.015)

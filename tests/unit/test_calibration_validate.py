@@ -215,7 +215,7 @@ def test_one_error_given_another_is_that_of_correlated_normal_errors() -> None:
 def test_runs_whose_groups_share_nodes_have_a_spread_of_their_own() -> None:
     whole = spread_of("nvidia-a100", {**RUN, "seq_length": 2048})
     shared = spread_of("nvidia-a100", {**RUN, "tp": 2, "shares_node": True, "seq_length": 2048})
-    assert shared.log_sigma > 2.0 * whole.log_sigma
+    assert shared.log_sigma > 1.9 * whole.log_sigma
     assert shared.basis.endswith("configurations of nvidia-a100/dense, shared nodes")
     few = spread_of("ascend-910b", {**RUN, "tp": 2, "shares_node": True})
     assert few.basis.endswith("configurations of ascend-910b/dense")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,12 @@ from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.profile_fit import configuration_of
 from autodeploy.calibration.record_prediction import measured_step_s, record_candidate, runnable, tokens_of
 from autodeploy.costs.prediction_spread import (
+    ELSEWHERE,
     MEMORY_PER_DOUBLING,
+    RANKS_PER_DOUBLING,
     TABLES,
+    UNCALIBRATED,
     Z80,
-    class_variance,
     classes_of_run,
     names_of,
     run_of_axes,
@@ -31,8 +33,7 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
 
@@ -81,22 +82,6 @@ LEAST_IN_SUBCLASS = 8  # below, the spread of the whole class stands
 INTERVAL_COVERAGE = 0.8
 
 
-@dataclass(frozen=True)
-class ClassSpread:
-    """Errors that the records of a class left over when their families were left out.
-
-    parameter_variance : the part of log_sigma squared that comes from the parameters of the fits that predicted them.
-    """
-
-    log_sigma: float
-    parameter_variance: float
-    records: tuple[Mapping[str, Any], ...]
-
-    def variance_with(self, parameter_variance: float) -> float:
-        """Variance of a run whose own parameters add this much."""
-        return class_variance(self.log_sigma, self.parameter_variance, parameter_variance)
-
-
 def log_sigma_of(residuals: Floats, weights: Floats | None = None) -> float:
     """Standard deviation whose normal 80 % interval holds the next residual with a probability of 80 %.
 
@@ -126,58 +111,82 @@ def weights_of(rows: Sequence[Mapping[str, Any]]) -> Floats:
     return np.array(shares, dtype=np.float64)
 
 
-def class_spread(
-    run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats
-) -> ClassSpread:
-    """Spread of the narrowest class of a run that has enough records in `basis`.
-
-    left_out, parameter_variance : of every record of `basis`: its left-out residual, and the part of that residual's
-        variance that comes from the parameters.
-    """
-    for name, least in zip(classes_of_run(run), (LEAST_IN_SUBCLASS, LEAST_IN_CLASS), strict=True):
-        same = np.array([name in classes_of_run(row) for row in basis], dtype=bool)
-        spread = _spread(basis, same, left_out, parameter_variance)
-        if round(float(weights_of(spread.records).sum())) >= least:
-            return spread
-    return spread_of_all(basis, left_out, parameter_variance)
-
-
-def spread_of_all(basis: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats) -> ClassSpread:
-    """Spread of a run of a class that has too few records in `basis`: of all; parameters as of `class_spread`."""
-    whole = _spread(basis, np.ones(len(basis), dtype=bool), left_out, parameter_variance)
-    return replace(whole, log_sigma=max(LEAST_UNCALIBRATED, whole.log_sigma))
-
-
-def _spread(
-    rows: Sequence[Mapping[str, Any]], same: npt.NDArray[np.bool_], left_out: Floats, parameter_variance: Floats
-) -> ClassSpread:
-    """Spread of the rows that are the same; of none, nothing."""
-    kept = tuple(compress(rows, same))
-    if not kept:
-        return ClassSpread(0.0, 0.0, ())
-    weights = weights_of(kept)
-    variance = float(np.average(parameter_variance[same], weights=weights))
-    return ClassSpread(log_sigma_of(left_out[same], weights), variance, kept)
-
-
 def class_spreads(
-    rows: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats
+    rows: Sequence[Mapping[str, Any]],
+    left_out: Floats,
+    parameter_variance: Floats,
+    between: Mapping[str, Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
-    """Spread, number of configurations and mean variance from the parameters of every class that has enough of them,
-    six significant digits.
+    """Spread, number of configurations and mean variance from the parameters of every class of a chip that has enough
+    of them, six significant digits.
+
+    left_out, parameter_variance : of every row: its left-out residual, and the part of that residual's variance that
+        comes from the parameters. between : entries of chips without runs, dense and with experts.
+
+    Notes
+    -----
+    A chip's class is one of all chips' classes, whose spread between them is known: its variance is the mean of what
+    its own n configurations say and of that spread, which counts as many as a class must have.
     """
     spreads: dict[str, dict[str, float]] = {}
     for place, least in ((0, LEAST_IN_SUBCLASS), (1, LEAST_IN_CLASS)):
         names = np.array([classes_of_run(row)[place] for row in rows])
         for name in np.unique(names):
-            spread = _spread(rows, names == name, left_out, parameter_variance)
-            if round(float(weights_of(spread.records).sum())) >= least:
-                spreads[str(name)] = {
-                    "log_sigma": rounded(spread.log_sigma),
-                    "n": len({row.get("configuration", number) for number, row in enumerate(spread.records)}),
-                    "parameter_variance": rounded(spread.parameter_variance),
-                }
+            same = names == name
+            kept = list(compress(rows, same))
+            weights = weights_of(kept)
+            if round(float(weights.sum())) < least:
+                continue
+            other = between[UNCALIBRATED[bool(kept[0]["moe"])]]
+            shares = (weights.sum(), LEAST_IN_CLASS)
+            squares = log_sigma_of(left_out[same], weights) ** 2, other["log_sigma"] ** 2
+            variances = np.average(parameter_variance[same], weights=weights), other["parameter_variance"]
+            spreads[str(name)] = {
+                "log_sigma": rounded(float(np.average(squares, weights=shares)) ** 0.5),
+                "n": len({row.get("configuration", number) for number, row in enumerate(kept)}),
+                "parameter_variance": rounded(float(np.average(variances, weights=shares))),
+            }
     return spreads
+
+
+def growths_on(calibration: Calibration, rows: Mapping[str, Mapping[str, Any]]) -> Floats:
+    """By how much log(predicted / measured) moves with a doubling of the ranks, from the fewest to the most of each
+    configuration that ran on several numbers of them [configurations].
+    """
+    series: dict[str, dict[int, list[float]]] = {}
+    for record, residual in zip(calibration.records, calibration.fit.residuals, strict=True):
+        sizes = series.setdefault(configuration_of(record), {})
+        sizes.setdefault(int(rows[record.id]["ranks"]), []).append(float(residual))
+    moved = [
+        float(np.mean(sizes[max(sizes)]) - np.mean(sizes[min(sizes)])) / math.log2(max(sizes) / min(sizes))
+        for sizes in series.values()
+        if len(sizes) > 1
+    ]
+    return np.array(moved, dtype=np.float64)
+
+
+def slopes_by_chip(growths: Mapping[str, Floats]) -> dict[str, float]:
+    """`ranks_per_doubling` of each family of chips, and of those without runs."""
+    every = {**growths, ELSEWHERE: np.zeros(0)}
+    squares = {name: float(np.mean(each**2)) for name, each in growths.items() if len(each)}
+    slopes = {}
+    for name, own in every.items():
+        others = [square for chip, square in squares.items() if chip != name] or [RANKS_PER_DOUBLING**2]
+        slopes[name] = ranks_per_doubling(own, float(np.mean(others)))
+    return slopes
+
+
+def ranks_per_doubling(own: Floats, square: float) -> float:
+    """Standard deviation of log step time that a doubling of the ranks adds, six significant digits.
+
+    own : growths of configurations on a chip. square : mean over all other chips that have any of their mean squares.
+
+    Notes
+    -----
+    Within configurations, since what another configuration is off by is no matter of its ranks and counts in the
+    class. The mean square is that of the chip's own and, as `LEAST_IN_CLASS` more, of the other chips'.
+    """
+    return rounded(math.sqrt((float(np.sum(own**2)) + LEAST_IN_CLASS * square) / (len(own) + LEAST_IN_CLASS)))
 
 
 def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], residuals: Floats) -> dict[str, Any]:

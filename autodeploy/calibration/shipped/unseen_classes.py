@@ -29,12 +29,13 @@ from autodeploy.calibration.shipped.class_spreads import (
     LEAST_UNCALIBRATED,
     class_spreads,
     covering,
+    growths_on,
     log_sigma_of,
     run_row,
+    slopes_by_chip,
     weights_of,
 )
 from autodeploy.calibration.shipped.left_out_widths import projected, refit_covariance, variances_of
-from autodeploy.calibration.shipped.strategy_groups import ranks_per_doubling, rehearsals
 from autodeploy.costs.inputs.context import PRETRAINING
 from autodeploy.costs.prediction_spread import UNCALIBRATED, Z80
 from autodeploy.costs.steps.scenarios import times_of_host
@@ -60,15 +61,16 @@ def spread_table(
 
     rows : of every record of the calibrations, by name. runs : of other kinds.
     """
-    classes: dict[str, dict[str, float]] = {}
+    between = uncalibrated(calibrations, rows)
+    classes = {**between}
     for calibration in calibrations:
-        spreads = class_spreads(
-            [rows[r.id] for r in calibration.records], calibration.left_out, variances_of(calibration)
-        )
+        kept = [rows[r.id] for r in calibration.records]
+        spreads = class_spreads(kept, calibration.left_out, variances_of(calibration), between)
         classes |= {f"{calibration.profile.family}/{name}": each for name, each in spreads.items()}
+    growths = {calibration.profile.family: growths_on(calibration, rows) for calibration in calibrations}
     table = {
-        "classes": classes | uncalibrated(calibrations, rows),
-        "ranks_per_doubling": {c.profile.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
+        "classes": classes,
+        "ranks_per_doubling": slopes_by_chip(growths),
         "records": list(rows.values()),
     }
     return table | beyond_table(runs, table)
