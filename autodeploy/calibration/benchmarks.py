@@ -60,7 +60,7 @@ def collective_overlay(
     whole = replace(machine, topology=cluster_topology(profile, num_npus=nodes * profile.npus_per_node))
     groups = [whole.group(1, point.ranks) for point in points]
     crossed = [t for t in range(len(machine.tiers)) if any(float(g.fan_out[t]) > 1.0 for g in groups)]
-    parameters = link_parameters((machine.tiers[t].name for t in crossed), LINK_SIGMA)
+    parameters = link_parameters((machine.tiers[t] for t in crossed), LINK_SIGMA)
     seconds = np.array([p.seconds for p in points], dtype=np.float64)
 
     def residuals(log_factors: Floats) -> Floats:

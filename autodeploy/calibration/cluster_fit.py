@@ -24,7 +24,7 @@ from autodeploy.calibration.fit import (
     link_parameters,
     nuisances_of,
     portable_parameters,
-    prior_sigmas,
+    prior_precisions,
 )
 from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, unfitted_beside
 from autodeploy.calibration.profile_fit import NOISE
@@ -102,7 +102,7 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
         own = tuple(replace(p, prior_sigma=FITTED_WIDTH * p.prior_sigma) for p in own)
     measured = {f"link_{name}" for name in pinned if name not in {"profile", "efficiency", "release_factors"}}
     measured |= set(pinned.get("efficiency", {}))
-    links = link_parameters(tier.name for tier in profile.tiers)
+    links = link_parameters(profile.tiers)
     return tuple(p for p in (*own, *nuisances_of(profile), *links, SOFTWARE) if not measured & set(p.multiplies))
 
 
@@ -193,9 +193,10 @@ def alike_runs(
     gain = np.zeros((len(fitted.parameters) + len(unfitted), len(noise)))
     gain[: len(fitted.parameters)] = fitted.covariance @ fitted.jacobian.T * fitted.weights
     jacobian = np.concatenate([fitted.jacobian, exercised], axis=1)
-    sigmas = [*prior_sigmas(fitted.parameters, fitted.log_factors), *(parameter.prior_sigma for parameter in unfitted)]
+    known = 1.0 / prior_precisions(fitted.parameters, fitted.log_factors)
     left = np.eye(len(gain)) - gain @ jacobian
-    matrix = left @ np.diag(np.square(sigmas)) @ left.T + (gain * noise**2) @ gain.T
+    prior = np.diag([*known, *(parameter.prior_sigma**2 for parameter in unfitted)])
+    matrix = left @ prior @ left.T + (gain * noise**2) @ gain.T
     covariance = covariance_of_matrix((*fitted.parameters, *unfitted), matrix, source)
     return {
         "work": work,

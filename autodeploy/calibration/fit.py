@@ -22,11 +22,12 @@ from hardware_profiles.shipped_yaml import shipped
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cost_models.collectives import Tier
     from hardware_profiles.profile import Profile
-
 
 STEP = 0.02  # of a log factor, in the Jacobian
 DEGREES = 4.0  # of the Student distribution of residuals
+MOST_DEGREES = 1e30  # of freedom, with which a Student distribution is the normal one to every digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,6 @@ class FitParameter:
     prior_sigma: float
     meaning: str
     degrees: float = np.inf
-
-    def sigma_at(self, log_factor: float) -> float:
-        """Of the normal prior that pulls as strongly as this one does there."""
-        if np.isinf(self.degrees):
-            return self.prior_sigma
-        scaled = (log_factor / self.prior_sigma) ** 2
-        return self.prior_sigma * float(np.sqrt((self.degrees + scaled) / (self.degrees + 1.0)))
 
     def multiplies_any(self, prefix: str) -> bool:
         """Whether it multiplies numbers whose names begin so: links, releases."""
@@ -121,8 +115,8 @@ def fit(
     theta = np.zeros(count) if start is None else np.minimum(start, upper)
     current, jacobian = linear(theta)
     for _ in range(iterations):
-        weights = share * _weights(current, sigma, degrees)
-        change = _solve(jacobian, current, weights, theta, prior_sigmas(parameters, theta), upper)
+        weights = share * _precisions(current, sigma, degrees)
+        change = _solve(jacobian, current, weights, theta, prior_precisions(parameters, theta), upper)
         scale = 1.0
         before = _loss(current, sigma, share, degrees, theta, parameters)
         while scale > 0.05:
@@ -137,8 +131,8 @@ def fit(
         current, jacobian = after, slopes
         if moved < 1e-4:
             break
-    weights = share * _weights(current, sigma, degrees)
-    covariance = covariance_at(jacobian, weights, prior_sigmas(parameters, theta))
+    weights = share * _precisions(current, sigma, degrees)
+    covariance = covariance_at(jacobian, weights, prior_precisions(parameters, theta))
     return Fit(tuple(parameters), theta, covariance, current, jacobian, weights, upper)
 
 
@@ -157,42 +151,44 @@ def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
 
 def refit(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
     """Change of the log factors [parameters] under a fit to the records marked `fitted`."""
-    prior = prior_sigmas(result.parameters, result.log_factors)
+    prior = prior_precisions(result.parameters, result.log_factors)
     linear = result.jacobian[fitted], result.residuals[fitted], result.weights[fitted]
     return _solve(*linear, result.log_factors, prior, result.upper)
 
 
-def _weights(residuals: Floats, sigma: Floats, degrees: float) -> Floats:
-    if np.isinf(degrees):
-        return np.asarray(1.0 / sigma**2)
-    scaled = (residuals / sigma) ** 2
-    return np.asarray((degrees + 1.0) / (degrees + scaled) / sigma**2)
+def _precisions(values: Floats, sigma: Floats, degrees: Floats | float) -> Floats:
+    """1 / sigma^2 of the normal distributions that pull as strongly as Student's do at these values."""
+    degrees = np.minimum(degrees, MOST_DEGREES)
+    return np.asarray((degrees + 1.0) / (degrees + (values / sigma) ** 2) / sigma**2)
 
 
 def _loss(
     residuals: Floats, sigma: Floats, share: Floats, degrees: float, theta: Floats, parameters: Sequence[FitParameter]
 ) -> float:
     """Of the records and of the priors."""
-    of_records = float(0.5 * (share * _deviance((residuals / sigma) ** 2, degrees)).sum())
-    scaled = (theta / np.array([p.prior_sigma for p in parameters])) ** 2
-    each = [float(_deviance(square, p.degrees)) for square, p in zip(scaled, parameters, strict=True)]
-    return of_records + 0.5 * float(np.sum(each))
+    of_records = share * _deviance(residuals, sigma, degrees)
+    return 0.5 * float(of_records.sum() + _deviance(theta, *_priors(parameters)).sum())
 
 
-def _deviance(scaled: Floats, degrees: float) -> Floats:
-    """-2 log density of a Student distribution of squares over sigma squared, less its value at 0."""
-    return scaled if np.isinf(degrees) else np.asarray((degrees + 1.0) * np.log1p(scaled / degrees))
+def _deviance(values: Floats, sigma: Floats, degrees: Floats | float) -> Floats:
+    """-2 log density of Student distributions, less its value at 0."""
+    degrees = np.minimum(degrees, MOST_DEGREES)
+    return np.asarray((degrees + 1.0) * np.log1p((values / sigma) ** 2 / degrees))
 
 
-def prior_sigmas(parameters: Sequence[FitParameter], log_factors: Floats) -> Floats:
-    """Standard deviations of the normal priors that pull as the parameters' own do at these log factors."""
-    return np.array([p.sigma_at(float(value)) for p, value in zip(parameters, log_factors, strict=True)])
+def _priors(parameters: Sequence[FitParameter]) -> tuple[Floats, Floats]:
+    return np.array([p.prior_sigma for p in parameters]), np.array([p.degrees for p in parameters])
+
+
+def prior_precisions(parameters: Sequence[FitParameter], log_factors: Floats) -> Floats:
+    """1 / sigma^2 of the normal priors that pull as the parameters' own do at these log factors."""
+    return _precisions(log_factors, *_priors(parameters))
 
 
 def covariance_at(jacobian: Floats, weights: Floats, prior: Floats) -> Floats:
     """Laplace: the inverse of the Gauss-Newton Hessian of the loss, records and priors together."""
     information = jacobian.T @ (weights[:, None] * jacobian)
-    information += np.diag(prior**-2)
+    information += np.diag(prior)
     return np.asarray(np.linalg.inv(information), dtype=np.float64)
 
 
@@ -202,8 +198,8 @@ def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, 
     while True:
         at_bounds = residuals + jacobian[:, ~free] @ change[~free]
         slopes = jacobian[:, free]
-        information = slopes.T @ (weights[:, None] * slopes) + np.diag(1.0 / prior[free] ** 2)
-        gradient = slopes.T @ (weights * at_bounds) + theta[free] / prior[free] ** 2
+        information = slopes.T @ (weights[:, None] * slopes) + np.diag(prior[free])
+        gradient = slopes.T @ (weights * at_bounds) + theta[free] * prior[free]
         change[free] = np.linalg.solve(information, -gradient)
         over = free & (theta + change > upper)
         if not over.any():
@@ -277,16 +273,11 @@ def as_assumed(name: str, *multiplies: str) -> FitParameter:
     return FitParameter(name, multiplies, term.prior_sigma, term.meaning)
 
 
-# Nuisances: in every fit with their priors, so that what the records do tell is as uncertain as these make it. No run
-# waits for its host long enough to tell them: their spread stays the prior's.
-NUISANCES = (as_assumed("host_issue", "host_issue"), as_assumed("host_sync", "host_sync"))
-# What no fit of the records moves freely: beside the nuisances numbers of one device's network, in no fit at all.
-UNFITTED = (
-    *NUISANCES,
-    as_assumed("nodes", "device_scatter"),
-    as_assumed("small_messages", "message_half_size"),
-    as_assumed("exchange_loss", "dispatch_loss", "combine_loss"),
-)
+# What no fit of the records moves freely.
+UNFITTED = tuple(as_assumed(row["name"], *row["multiplies"]) for row in PRIOR_WIDTHS if "unfitted" in row)
+# Those of them that are in every fit with their priors, so that what the records do tell is as uncertain as these make
+# it. No run waits for its host long enough to tell them: their spread stays the prior's.
+NUISANCES = tuple(parameter for parameter in UNFITTED if parameter.name in ELSEWHERE)
 # A network that no run has measured: rate of collectives on each of its tiers.
 LINK_SIGMA = 0.30
 
@@ -307,7 +298,7 @@ def portable_parameters(family: str) -> tuple[FitParameter, ...]:
     return tuple(p for p in of_family if not any(map(p.multiplies_any, ("link_", "release_"))))
 
 
-def link_parameters(tiers: Iterable[str], sigma: float = LINK_SIGMA) -> tuple[FitParameter, ...]:
+def link_parameters(tiers: Iterable[Tier], sigma: float = LINK_SIGMA) -> tuple[FitParameter, ...]:
     """One factor for each of these tiers, as uncertain as where nothing measured it."""
     meaning = Message("calibration.collective_bandwidth")
-    return tuple(FitParameter(f"link_{tier}", (f"link_{tier}",), sigma, meaning) for tier in tiers)
+    return tuple(FitParameter(f"link_{t.name}", (f"link_{t.name}",), sigma, meaning) for t in tiers)

@@ -104,12 +104,10 @@ def covariance_of(profile: Profile) -> Covariance:
     added = unfitted_beside(profile, fitted.factors)
     if not added:
         return fitted
-    zeros = (0.0,) * len(fitted.factors)
-    rows = tuple((*zeros, *(0.0,) * n, p.prior_sigma**2) for n, p in enumerate(added))
-    factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in added)
-    return fitted.model_copy(
-        update={"factors": (*fitted.factors, *factors), "log_covariance": (*fitted.log_covariance, *rows)}
-    )
+    count = len(fitted.factors)
+    matrix = np.diag([*(0.0,) * count, *(parameter.prior_sigma**2 for parameter in added)])
+    matrix[:count, :count] = fitted.matrix()
+    return covariance_of_matrix((*fitted.factors, *added), matrix, fitted.source, in_residuals=fitted.in_residuals)
 
 
 def covariance_of_fitted(profile: Profile) -> Covariance:
@@ -118,15 +116,15 @@ def covariance_of_fitted(profile: Profile) -> Covariance:
     """
     covariance = profile.covariance
     if covariance is None:
-        parameters = (*portable_parameters(profile.family), *link_parameters(tier.name for tier in profile.tiers))
+        parameters = (*portable_parameters(profile.family), *link_parameters(profile.tiers))
         variances = np.diag([p.prior_sigma**2 for p in parameters])
         covariance = covariance_of_matrix(parameters, variances, "prior: parameters.yaml, no run was fitted")
     measured = measured_elsewhere(profile)
     kept = [n for n, factor in enumerate(covariance.factors) if not measured.issuperset(factor.multiplies)]
     if len(kept) == len(covariance.factors):
         return covariance
-    rows = tuple(tuple(covariance.log_covariance[i][j] for j in kept[: n + 1]) for n, i in enumerate(kept))
-    return covariance.model_copy(update={"factors": tuple(covariance.factors[n] for n in kept), "log_covariance": rows})
+    factors, matrix = [covariance.factors[n] for n in kept], covariance.matrix()[np.ix_(kept, kept)]
+    return covariance_of_matrix(factors, matrix, covariance.source, in_residuals=covariance.in_residuals)
 
 
 def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParameter]) -> tuple[FitParameter, ...]:
@@ -137,7 +135,7 @@ def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParame
 
 
 def covariance_of_matrix(
-    parameters: Sequence[FitParameter], matrix: Floats, source: str, *, in_residuals: float = 0.0
+    parameters: Sequence[FittedFactor | FitParameter], matrix: Floats, source: str, *, in_residuals: float = 0.0
 ) -> Covariance:
     """Covariance of the log factors of these parameters, six significant digits."""
     return Covariance(

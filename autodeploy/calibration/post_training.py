@@ -20,9 +20,8 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.measurements import RlMeasured
 from autodeploy.specs.record import Diagnoses
 from autodeploy.specs.rl import EngineMode
-from autodeploy.specs.software import SoftwareSpec, run_of
+from autodeploy.specs.software import SoftwareSpec, release_of
 from autodeploy.specs.strategy import Recompute
-from autodeploy.stack.software import resolved, stack_of_run
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Diagnosis
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.stack.host import HostSoftware
-    from autodeploy.stack.software import Stack
 
 
 class RlPredicted(Document):
@@ -69,6 +66,11 @@ class RlRow(ComparedRow):
     measured: RlMeasured
     predicted: RlPredicted | None = None
     error: RlErrors = RlErrors()
+
+    @property
+    def speed_error(self) -> float | None:
+        """Of the speed of the step."""
+        return self.error.time
 
 
 # Prediction of a measured step.
@@ -106,9 +108,9 @@ def predict_rl(
     layout = _layout(record, defaults, rl, log)
     strategy = record.strategy.model_copy(update={"rl": None})
     profile, adds = profile_of(record.cluster), overheads or overheads_of(record.framework)
-    stack, host = software_of(record)
-    software = SoftwareSpec(stack=stack.name, overrides=dict(facts or {}))
-    if strategy.swap_optimizer and strategy.optimizer_offload_fraction is None and host.updates:
+    of_record = release_of(record)
+    software = SoftwareSpec(stack=of_record.stack.name, overrides=dict(facts or {}))
+    if strategy.swap_optimizer and strategy.optimizer_offload_fraction is None and of_record.host.updates:
         # Recipes of this stack that have states on the host update them there.
         strategy = strategy.model_copy(update={"swap_optimizer": False, "optimizer_offload_fraction": 1.0})
     try:
@@ -124,20 +126,13 @@ def predict_rl(
     return RlPrediction(record, rl, strategy, layout, step, (*record.diagnoses, *log.found))
 
 
-def software_of(record: RlRecord) -> tuple[Stack, HostSoftware]:
-    """Stack that a record's framework is read as, and what it asks of the host."""
-    profile, strategy = profile_of(record.cluster), record.strategy
-    run = run_of(record.model, record.training.precision, strategy, frozenset(strategy.features))
-    stack = stack_of_run(record.framework, record.source, profile.vendor, profile.generation, run)
-    return stack, resolved(stack, run).host
-
-
 class _Assumptions(Diagnoses):
     """Diagnoses of a step: what stands in for what its source does not say."""
 
-    def assume(self, path: str, value: object) -> None:
-        """Adds one."""
-        self.say(path, Message("post_training.not_published_read_as", value=value))
+    def assume(self, path: str, value: Any, told: object = None) -> dict[str, Any]:
+        """The field with its value, which a diagnosis more tells."""
+        self.say(path, Message("post_training.not_published_read_as", value=value if told is None else told))
+        return {path.rpartition("/")[2]: value}
 
 
 def _training(record: RlRecord, defaults: Mapping[str, Any], log: _Assumptions) -> RlTraining:
@@ -146,20 +141,19 @@ def _training(record: RlRecord, defaults: Mapping[str, Any], log: _Assumptions) 
     share, prompt, response = float(defaults["mean_to_max"]), rl.prompt_length, rl.response_length
     if response.mean_is_assumed:
         mean = share * response.max_tokens
-        update["response_length"] = response.model_copy(update={"mean": mean})
-        log.assume("/training/rl/response_length/mean", f"{mean:.0f}")
+        said = log.assume("/training/rl/response_length/mean", mean, f"{mean:.0f}")
+        update["response_length"] = response.model_copy(update=said)
     if prompt.mean is None:
         mean = share * prompt.max_tokens
-        update["prompt_length"] = prompt.model_copy(update={"mean": mean})
-        log.assume("/training/rl/prompt_length/mean", f"{mean:.0f}")
+        said = log.assume("/training/rl/prompt_length/mean", mean, f"{mean:.0f}")
+        update["prompt_length"] = prompt.model_copy(update=said)
     elif defaults.get("cap_counts_prompt") and response.max is not None and response.mean is not None:
         most = max(ceil(response.mean), response.max - round(prompt.mean))
         update["response_length"] = response.model_copy(update={"max": most})
     most_samples = defaults.get("update_samples")
     if most_samples and "updates_per_step" not in rl.model_fields_set and rl.samples > most_samples:
         updates = gcd(rl.samples // most_samples, rl.prompts_per_step)
-        update["updates_per_step"] = updates
-        log.assume("/training/rl/updates_per_step", updates)
+        update |= log.assume("/training/rl/updates_per_step", updates)
     return rl.model_copy(update=update)
 
 
@@ -167,21 +161,18 @@ def _layout(record: RlRecord, defaults: Mapping[str, Any], rl: RlTraining, log: 
     layout = record.layout
     update: dict[str, Any] = {}
     if layout.placement == "colocated" and "offload" not in layout.model_fields_set:
-        update["offload"] = tuple(defaults["offload"])
-        log.assume("/strategy/rl/offload", ", ".join(defaults["offload"]))
+        update |= log.assume("/strategy/rl/offload", tuple(defaults["offload"]), ", ".join(defaults["offload"]))
     said = "pack_tokens" in layout.model_fields_set or defaults["pack_samples"] is None
     if layout.pack_tokens is None and not said:
         longest = ceil(rl.prompt_length.mean_tokens + rl.response_length.max_tokens)
-        update["pack_tokens"] = int(defaults["pack_samples"]) * record.strategy.micro_batch_size * longest
-        log.assume("/strategy/rl/pack_tokens", update["pack_tokens"])
-    engine = layout.generation
+        tokens = int(defaults["pack_samples"]) * record.strategy.micro_batch_size * longest
+        update |= log.assume("/strategy/rl/pack_tokens", tokens)
     usual = {"mode": defaults.get("mode"), "memory_fraction": defaults.get("memory_fraction", {}).get(layout.placement)}
-    of_engine = {name: usual[name] for name in usual if getattr(engine, name) is None and usual[name] is not None}
-    if of_engine:
-        update["generation"] = engine.model_copy(update=of_engine)
-        for name, value in of_engine.items():
-            log.assume(f"/strategy/rl/generation/{name}", value)
-    return layout.model_copy(update=update)
+    of_engine: dict[str, Any] = {}
+    for name, value in usual.items():
+        if value is not None and getattr(layout.generation, name) is None:
+            of_engine |= log.assume(f"/strategy/rl/generation/{name}", value)
+    return layout.model_copy(update={**update, "generation": layout.generation.model_copy(update=of_engine)})
 
 
 LEAST_PART = 0.01  # of the step, that is told
@@ -194,7 +185,7 @@ def validate_rl(records: Sequence[RlRecord]) -> list[RlRow]:
         try:
             rows.append(_row(predict_rl(record)))
         except SpecError as error:
-            rows.append(RlRow.without(record, error))
+            rows.append(RlRow.of(record, skipped=str(error)))
     return rows
 
 
@@ -210,10 +201,8 @@ def speed_error(prediction: RlPrediction) -> float:
 def _row(prediction: RlPrediction) -> RlRow:
     record, step = prediction.record, prediction.step
     seconds = {phase.name: phase.end_s - phase.start_s for phase in step.phases}
-    return RlRow(
-        id=record.id,
-        model=record.model.name,
-        measured=record.measured,
+    return RlRow.of(
+        record,
         predicted=RlPredicted(
             step_time_s=step.step_time_s,
             step_time_interval_s=step.interval_s,

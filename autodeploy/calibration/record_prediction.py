@@ -31,7 +31,6 @@ from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
 from cost_models.response_lengths import lognormal_lengths
 from cost_models.schedule import chunks_in_words, kinds, schedule_problem
-from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
@@ -69,14 +68,13 @@ class ComparedRow(Document):
     skipped: Text | None = None
 
     @classmethod
-    def without(cls, record: Record | GenerationRecord | RlRecord, error: SpecError) -> Self:
-        """The row of a record that can't be predicted."""
-        return cls(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
+    def of(cls, record: Record | GenerationRecord | RlRecord, **rest: Any) -> Self:
+        """The row of a record: with its prediction, or with why it is skipped."""
+        return cls(id=record.id, model=record.model.name, measured=record.measured, **rest)
 
 
 # What a record measured, in the terms of a prediction.
 FORWARD_AND_BACKWARD = 3.0
-FOREIGN = "foreign"  # stacks whose kernels no formula describes
 
 
 def measured_step_s(record: Record) -> float | None:
@@ -117,21 +115,13 @@ def _step_of_flops_s(record: Record) -> float | None:
     """
     rate = record.measured.tflops_per_npu
     if rate is None and record.measured.mfu is not None:
-        rate = record.measured.mfu * _card_peak_tflops(record)
+        profile = load_profile(record.cluster.profile, calibrated=False)
+        peak = profile.device(record.cluster.device).peak_flops.get(record.training.precision, 0.0)
+        rate = record.measured.mfu * peak * profile.devices_per_npu / 1e12
     if not rate:
         return None
     flops = FORWARD_AND_BACKWARD * forward_flops_per_token(record.model, record.training.seq_length, causal=False)
     return flops * tokens_of(record) / (rate * 1e12 * int(record.cluster.num_npus or 1))
-
-
-def _card_peak_tflops(record: Record) -> float:
-    """Peak of all dies of a card in the run's number format; 0 where the profile has no such device or format."""
-    try:
-        profile = load_profile(record.cluster.profile, calibrated=False)
-        peaks = profile.device(record.cluster.device).peak_flops
-    except ProfileError:
-        return 0.0
-    return peaks.get(record.training.precision, 0.0) * profile.devices_per_npu / 1e12
 
 
 def counts_for_time(record: Record) -> bool:
@@ -160,9 +150,7 @@ def fits_time(record: Record) -> bool:
     Fully sharded runs, and those by kernels that no formula describes, have software of their own, which no plan is
     launched with: their prediction is reported, and says nothing of the others' rates.
     """
-    if record.strategy.fsdp or record.confidence == "low" or release_of(record).stack.trains == FOREIGN:
-        return False
-    return counts_for_time(record) and not is_update_phase(record)
+    return kind_of_record(record) == PRETRAINING and record.confidence != "low" and counts_for_time(record)
 
 
 # A record as a run that can be priced.
@@ -306,7 +294,7 @@ class Prediction:
     """Prediction of a record's run.
 
     record : as it was priced, with a diagnosis of all that was read otherwise than written. memory_gib : of the fullest
-        rank, counted as the record counts it. slopes : of log step time by log factors, where they were asked for.
+        rank, counted as the record counts it. slopes : of log step time by the log factors that were asked for.
     """
 
     record: Record
@@ -319,7 +307,7 @@ class Prediction:
     candidate: Candidates
     layout: Layout
     profile: Profile
-    slopes: Floats | None = None
+    slopes: Floats
 
 
 def predict_record(
@@ -370,7 +358,7 @@ def predict_record(
         candidate=candidate,
         layout=priced.layout,
         profile=profile,
-        slopes=None if factors_of is None else priced.slopes,
+        slopes=priced.slopes,
     )
 
 
@@ -397,7 +385,6 @@ def record_spread(predicted: Prediction) -> Spread:
     """Spread of a record's prediction that has slopes by `factors_of`. Each thing that the nearest known one stands in
     for counts as a feature that no record vouches for.
     """
-    assert predicted.slopes is not None
     variance = covariance_of(predicted.profile).variance_of(predicted.slopes)
     asymmetric = host_range(predicted.candidate, predicted.context, predicted.layout)
     return spread_of(predicted.context.family, _run(predicted), variance, asymmetric=asymmetric)

@@ -1,4 +1,6 @@
-"""The uncertain numbers of a spec, each with a width: those that a fit found, and those of `prior_widths.yaml`."""
+"""The uncertain numbers of a spec, each with a width: those that a fit found, and those of `prior_widths.yaml`; and the
+cause of `causes.yaml` that each belongs to.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,14 @@ from autodeploy.costs.steps.scenarios import PERSISTENT, SHIFTED, base_value, re
 from autodeploy.messages import Message
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import load_profile, shipped_profiles
+from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.costs.inputs.context import Context
+    from autodeploy.specs.commissioning import Cause
+    from autodeploy.specs.planset import Measurement
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
@@ -68,7 +73,7 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     matrix = covariance.matrix()[np.ix_(places, places)]
     own = np.sqrt(np.diag(matrix))
     of_family = PARAMETERS.get(_origin(profile).family, COMMON)
-    links = link_parameters(tier.name for tier in profile.tiers)
+    links = link_parameters(profile.tiers)
     parameters = {p.name: p for p in (*of_family, *UNFITTED, *links)}
     rows = {row["name"]: row for row in PRIOR_WIDTHS}
     numbers = []
@@ -114,7 +119,7 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     measured |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
     rows = [each for row in PRIOR_WIDTHS if row["of"] == "time" for each in _of_tiers(row, context)]
     numbers = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
-    links = (p for p in link_parameters(tier.name for tier in profile.tiers) if _moves(context, p.multiplies))
+    links = (p for p in link_parameters(profile.tiers) if _moves(context, p.multiplies))
     numbers += [Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN) for p in links]
     return tuple(number for number in numbers if not measured.intersection(number.multiplies))
 
@@ -176,3 +181,20 @@ def _spanned(context: Context, name: str) -> bool:
             return context.world > inside
         inside = tier.ranks or inside
     return True
+
+
+# Causes of wrong predictions.
+_CAUSES: Mapping[Cause, dict[str, Any]] = shipped("autodeploy.calibration", "causes.yaml")
+SETTLED_BY: Mapping[Cause, Measurement] = {cause: row["settled_by"] for cause, row in _CAUSES.items()}
+
+
+def cause_of(multiplies: Sequence[str], profile: Profile) -> Cause:
+    """The cause that an uncertain number belongs to, by what it multiplies."""
+    for cause, row in _CAUSES.items():
+        if any(name in row.get("numbers", ()) or name.startswith(row.get("begin", "-")) for name in multiplies):
+            return cause
+    tiers = {name.partition("_")[2] for name in multiplies if name.startswith(("link_", "exchange_"))}
+    for tier in profile.tiers:
+        if tier.name in tiers:
+            return "exchange_inside" if tier.ranks and tier.ranks <= profile.ranks_per_node else "exchange_across"
+    return "kernels"

@@ -77,6 +77,11 @@ class Row(ComparedRow):
     counts_for_time: bool = True
     fits: bool | None = None
 
+    @property
+    def speed_error(self) -> float | None:
+        """Where the time says something."""
+        return self.error.time if self.counts_for_time else None
+
 
 class ServedPredicted(Document):
     """The prediction of one measurement, in the terms of what it measured."""
@@ -172,7 +177,7 @@ def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
             service = service_of(batch)
             rows = [_served_row(batch, service, at, record) for at, record in enumerate(members)]
         except SpecError as error:
-            rows = [ServedRow.without(record, error) for record in members]
+            rows = [ServedRow.of(record, skipped=str(error)) for record in members]
         served.update(zip(places, rows, strict=True))
     return [served[place] for place in range(len(records))]
 
@@ -188,10 +193,8 @@ def _served_row(batch: Batch, service: Service, at: int, record: GenerationRecor
         mode=batch.generator.mode,
     )
     measured, rate = record.measured, record.measured.decode_tokens_per_s_per_die
-    return ServedRow(
-        id=record.id,
-        model=record.model.name,
-        measured=measured,
+    return ServedRow.of(
+        record,
         predicted=predicted,
         error=ServedErrors(
             tpot=None if measured.tpot_ms is None else measured.tpot_ms / tpot - 1.0,
@@ -262,54 +265,48 @@ class ValidationReport(TranslatedDocument):
 
 
 def validate(
-    records: Iterable[Record],
-    overlay: Path | None = None,
-    unread: Iterable[Unread] = (),
-    served: Sequence[GenerationRecord] = (),
-    steps: Sequence[RlRecord] = (),
+    lines: Iterable[Record | GenerationRecord | RlRecord | Unread], overlay: Path | None = None
 ) -> ValidationReport:
     """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
 
-    served : measurements of serving; their rows follow those of runs.
-    steps : measured steps of post-training, whose rows follow those.
-    unread : lines that are no records; their rows come last.
+    Rows of runs of training come first, then of serving, of steps of post-training, and of what is no record.
     """
+    lines = tuple(lines)
+    served = [line for line in lines if isinstance(line, GenerationRecord)]
+    steps = [line for line in lines if isinstance(line, RlRecord)]
     judged: list[tuple[Record, Row]] = []
     used: list[tuple[Profile, Profile, frozenset[Use]]] = []
-    for record in records:
+    for record in (line for line in lines if isinstance(line, Record)):
         try:
             predicted = predict_record(record, overlay=overlay, factors_of=factors_of)
         except SpecError as error:
-            judged.append((record, Row.without(record, error)))
+            judged.append((record, Row.of(record, skipped=str(error))))
             continue
         judged.append((record, _row(record, predicted)))
         prior = load_profile(record.cluster.profile, calibrated=False)
         used.append((predicted.profile, prior, uses_of(predicted.context, predicted.candidate)))
-    timed = [(r, row.error.time) for r, row in judged if row.error.time is not None and row.counts_for_time]
-    training = [far for r, far in timed if not is_update_phase(r)]
-    memory = [row.error.memory for _, row in judged if row.error.memory is not None]
-    generated = validate_generation(served)
-    compared = zip(served, generated, strict=True)
-    speeds = [(classes_of(r), row.speed_error) for r, row in compared if row.speed_error is not None]
-    trained = validate_rl(steps)
-    gained = zip(steps, trained, strict=True)
-    rates = [(classes_of(r), row.error.time) for r, row in gained if row.error.time is not None]
+    generated = zip(served, validate_generation(served), strict=True)
+    compared: list[tuple[Record | GenerationRecord | RlRecord, Row | ServedRow | RlRow]]
+    compared = [*judged, *generated, *zip(steps, validate_rl(steps), strict=True)]
+    speeds = [(record, row.speed_error) for record, row in compared if row.speed_error is not None]
     by_class: dict[str, list[float]] = {}
-    for names, far in (*((classes_of(record), far) for record, far in timed), *speeds, *rates):
-        for name in names:
+    for measured, far in speeds:
+        for name in classes_of(measured):
             by_class.setdefault(name, []).append(far)
-    lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
-    rows: list[Row | ServedRow | RlRow] = [row for _, row in judged]
-    rows += [*generated, *trained, *lost]
+    timed = [(record, far) for record, far in speeds if isinstance(record, Record)]
+    training = [far for record, far in timed if not is_update_phase(record)]
+    unread = (line for line in lines if isinstance(line, Unread))
+    lost = (Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread)
+    rows = (*(row for _, row in compared), *lost)
     summary = Summary(
         time=_statistics(training or [far for _, far in timed]),
-        memory=_statistics(memory),
-        tpot=_statistics([far for _, far in speeds]),
-        rl=_statistics([far for _, far in rates]),
+        memory=_statistics([row.error.memory for _, row in judged if row.error.memory is not None]),
+        tpot=_statistics([far for record, far in speeds if isinstance(record, GenerationRecord)]),
+        rl=_statistics([far for record, far in speeds if isinstance(record, RlRecord)]),
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
         skipped=sum(bool(row.skipped) for row in rows),
     )
-    return ValidationReport(rows=tuple(rows), summary=summary, unmeasured=unmeasured(used))
+    return ValidationReport(rows=rows, summary=summary, unmeasured=unmeasured(used))
 
 
 def validate_file(path: Path, overlay: Path | None = None) -> tuple[ValidationReport, list[Record]]:
@@ -323,9 +320,7 @@ def validate_file(path: Path, overlay: Path | None = None) -> tuple[ValidationRe
     unread = [line for line in lines if isinstance(line, Unread)]
     if unread and len(unread) == len(lines):
         raise unread[0].error
-    measured = [line for line in lines if isinstance(line, Record)]
-    served = [line for line in lines if isinstance(line, GenerationRecord)]
-    return validate(measured, overlay, unread, served, [line for line in lines if isinstance(line, RlRecord)]), measured
+    return validate(lines, overlay), [line for line in lines if isinstance(line, Record)]
 
 
 def classes_of(record: Record | GenerationRecord | RlRecord) -> tuple[str, ...]:
@@ -359,10 +354,8 @@ def _row(record: Record, predicted: Prediction) -> Row:
     peak = record.measured.peak_memory_gib
     memory = predicted.memory_gib / peak - 1.0 if peak is not None else None
     parts = {name: seconds / step for name, seconds in predicted.estimate.breakdown.items() if seconds > 0.01 * step}
-    return Row(
-        id=record.id,
-        model=record.model.name,
-        measured=record.measured,
+    return Row.of(
+        record,
         predicted=Predicted(
             tokens_per_s_per_npu=predicted.tokens_per_s_per_npu,
             step_time_s=step,

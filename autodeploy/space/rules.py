@@ -13,11 +13,11 @@ from autodeploy.kit.errors import FieldError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.space.candidates import AXES, CP_ALGOS, DISPATCHERS, Candidates, of_schedules
 from autodeploy.specs.diagnostics import BrokenRule
-from autodeploy.stack.expression import conjuncts, evaluate, names
+from autodeploy.stack.expression import conjuncts, evaluate, is_met, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.memory_choices import MEMORY_CHOICES
-from autodeploy.stack.records import read_records, record_texts, with_numbers
+from autodeploy.stack.records import read_records, record_text, with_numbers
 from cost_models.schedule import SCHEDULES, schedule, schedules
 from hardware_profiles.shipped_yaml import shipped
 
@@ -162,10 +162,7 @@ class Rule:
     def mask(self, values: Mapping[str, Any]) -> Bools:
         """True where a candidate obeys the rule."""
         values = with_columns(values, self._words())
-        obeyed = np.asarray(evaluate(self.require, values), dtype=bool)
-        if self.when:
-            obeyed = obeyed | ~np.asarray(evaluate(self.when, values), dtype=bool)
-        return obeyed
+        return np.asarray(is_met(self.require, self.when, values), dtype=bool)
 
     def said(self, known: Mapping[str, Any]) -> str:
         """The rule in words, with the numbers that it tells of what is known."""
@@ -176,7 +173,7 @@ class Rule:
         return axes_behind(self._words())
 
     def _words(self) -> frozenset[str]:
-        return names(self.require) | (names(self.when) if self.when else frozenset())
+        return names(self.require) | names(self.when)
 
     def parts(self) -> tuple[Rule, ...]:
         """Rules of fewer names each, which all hold where this one does."""
@@ -198,7 +195,7 @@ def load_rules() -> tuple[Rule, ...]:
 @lru_cache(maxsize=8)
 def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
     rows = read_rules()["rules"]
-    said = record_texts({f"rule.{row['name']}": row["text"] for row in rows})
+    said = (record_text(f"rule.{row['name']}", row["text"]) for row in rows)
     own = read_records(Rule, (row | {"text": text} for row, text in zip(rows, said, strict=True)))
     return (*own, *_asked_rules(asked))
 

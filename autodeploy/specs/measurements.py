@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -210,6 +210,7 @@ class RlRecord(Document):
     measured: RlMeasured
     token_count: TokenCount = "mean"
     notes: str = ""
+    software: ClassVar[None] = None  # its stack is that of its framework
     diagnoses: ReadOtherwise = ()
 
     @model_validator(mode="before")

@@ -33,12 +33,13 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from autodeploy.specs.measurements import RlRecord
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.record import Record
     from autodeploy.specs.strategy import Strategy
 
 
-def release_of(record: Record) -> Software:
+def release_of(record: Record | RlRecord) -> Software:
     """The software of a record: the stack that it names, else that of its framework's and source's words, as of its
     date.
     """

@@ -42,19 +42,16 @@ class CheckpointFormat:
 
 
 @cache
-def _formats() -> dict[str, tuple[CheckpointFormat, ...]]:
-    rows = {name: rows for name, rows in _document().items() if name != "conversions"}
-    return {component: read_records(CheckpointFormat, formats) for component, formats in rows.items()}
-
-
-@cache
-def _document() -> dict[str, Any]:
-    return dict(shipped("autodeploy.stack", "checkpoints.yaml"))
+def _tables() -> tuple[dict[str, tuple[CheckpointFormat, ...]], list[dict[str, Any]]]:
+    """Formats by component, and commands that convert."""
+    document = shipped("autodeploy.stack", "checkpoints.yaml")
+    conversions = document.pop("conversions")
+    return {component: read_records(CheckpointFormat, rows) for component, rows in document.items()}, conversions
 
 
 def checkpoint_formats(release: Release) -> tuple[CheckpointFormat, ...]:
     """The formats that a release saves and loads; none where nothing is known of it."""
-    rows = next((rows for component, rows in _formats().items() if release.has(component)), ())
+    rows = next((rows for component, rows in _tables()[0].items() if release.has(component)), ())
     return tuple(each for each in rows if each.is_of(release))
 
 
@@ -69,10 +66,9 @@ def checkpoint_format(
     Raises SpecError where the release has no such format, or does not write it beside training.
     """
     of_release = checkpoint_formats(release)
-    if not of_release:
-        return None
-    if sharded and any(each.sharded for each in of_release):
-        return next(each for each in of_release if each.sharded)
+    of_sharded = next((each for each in of_release if each.sharded), None)
+    if not of_release or (sharded and of_sharded):
+        return of_sharded
     unsharded = [each for each in of_release if not each.sharded]
     fits = [each for each in unsharded if asked in {None, each.name}]
     if not fits:
@@ -82,7 +78,7 @@ def checkpoint_format(
             path="/run/checkpoint_format",
             hint=hint,
         )
-    beside = [each for each in fits if each.asynchronous] if asynchronous else fits
+    beside = [each for each in fits if each.asynchronous or not asynchronous]
     if not beside:
         formats = joined([each.name for each in fits], "or")
         raise SpecError(
@@ -113,7 +109,7 @@ def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: boo
 
 def conversion_commands(release: Release, *, tp: int, pp: int, ep: int, etp: int) -> tuple[str, ...]:
     """The commands that convert weights, without an optimizer, into another layout; none where none is known."""
-    for row in _document()["conversions"]:
+    for row in _tables()[1]:
         if release.has(row["component"]) and release.names & {*row.get("releases", [release.name])}:
             return tuple(each.format(tp=tp, pp=pp, ep=ep, etp=etp) for each in row["commands"])
     return ()

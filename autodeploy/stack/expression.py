@@ -18,14 +18,12 @@ import numpy as np
 
 Values = Mapping[str, Any]
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_COMBINED: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
     ast.FloorDiv: np.floor_divide,
     ast.Mod: np.mod,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: np.equal,
     ast.NotEq: np.not_equal,
     ast.Lt: np.less,
@@ -52,8 +50,8 @@ def _parse(text: str) -> ast.expr:
 
 @lru_cache(maxsize=1024)
 def names(text: str) -> frozenset[str]:
-    """Names an expression reads."""
-    tree = ast.walk(_parse(text))
+    """Names that an expression reads, of no text none."""
+    tree = ast.walk(_parse(text)) if text else ()
     return frozenset(node.id for node in tree if isinstance(node, ast.Name)) - _FUNCTIONS
 
 
@@ -64,6 +62,12 @@ def conjuncts(text: str) -> tuple[str, ...]:
     if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
         return tuple(part for value in tree.values for part in conjuncts(ast.unparse(value)))
     return (text,)
+
+
+def is_met(require: str, when: str, values: Values) -> Any:
+    """Whether what is required holds wherever `when` does, elementwise; empty: everywhere."""
+    met = evaluate(require, values)
+    return np.logical_or(met, np.logical_not(evaluate(when, values))) if when else met
 
 
 def evaluate(text: str, values: Values) -> Any:
@@ -87,8 +91,12 @@ def _meaning(node: ast.expr) -> Callable[[Values], Any]:
             return lambda values: constant
         case ast.Name(id=name):
             return itemgetter(name)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _joined(_BINARY[type(op)], [left, right])
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMBINED:
+            return _joined(_COMBINED[type(op)], [left, right])
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMBINED:
+            return _joined(_COMBINED[type(op)], [left, right])
+        case ast.Compare(left=left, ops=[op, *ops], comparators=[middle, *others]) if ops:
+            return _joined(np.logical_and, [ast.Compare(left, [op], [middle]), ast.Compare(middle, ops, others)])
         case ast.Call(func=ast.Name(id=("min" | "max") as name), args=[first, second], keywords=[]):
             return _joined(np.minimum if name == "min" else np.maximum, [first, second])
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -96,8 +104,6 @@ def _meaning(node: ast.expr) -> Callable[[Values], Any]:
             return lambda values: np.logical_not(term(values))
         case ast.BoolOp(op=op, values=parts):
             return _joined(np.logical_and if isinstance(op, ast.And) else np.logical_or, parts)
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            return _compared(ops, [left, *comparators])
     raise ValueError(f"a rule cannot use {type(node).__name__}")
 
 
@@ -106,18 +112,3 @@ def _joined(combine: Callable[[Any, Any], Any], nodes: Sequence[ast.expr]) -> Ca
     first, *others = map(_meaning, nodes)
 
     return lambda values: reduce(combine, (other(values) for other in others), first(values))
-
-
-def _compared(ops: Sequence[ast.cmpop], nodes: Sequence[ast.expr]) -> Callable[[Values], Any]:
-    """Whether every comparison of neighbours holds."""
-    for op in ops:
-        if type(op) not in _COMPARE:
-            raise ValueError(f"a rule cannot use {type(op).__name__}")
-    compare, terms = [_COMPARE[type(op)] for op in ops], [_meaning(node) for node in nodes]
-
-    def value(values: Values) -> Any:
-        operands = [term(values) for term in terms]
-        first, *others = (holds(one, other) for holds, one, other in zip(compare, operands, operands[1:], strict=False))
-        return reduce(np.logical_and, others, first)
-
-    return value

@@ -14,13 +14,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from autodeploy.stack.records import RecordText, Said, Text, known, read_records, record_text
+from autodeploy.stack.records import Said, Text, known, read_records, record_text
 from hardware_profiles.shipped_yaml import load_shipped_yaml, shipped_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from autodeploy.messages import Message
     from autodeploy.stack.releases import Release
 
 Numerics = Literal["exact", "reordered", "lossy"]
@@ -34,7 +33,6 @@ AREAS = (
 
 
 TEXTS = frozenset({"only_asked", "unreleased"})  # of a feature's row
-_KEYS: dict[str, str] = {}  # of reasons, by their English
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,17 +204,12 @@ def _features(document: Mapping[str, Any]) -> tuple[Feature, ...]:
     """The records of one area."""
     rows = {name: {"mechanism": name, **row} for name, row in document["features"].items()}
     for name, row in rows.items():
-        row |= {key: _said(f"feature.{name}.{key}", row[key]) for key in TEXTS & row.keys()}
-        row["model"] = {kind: _said(f"feature.{name}.{kind}", why) for kind, why in row.get("model", {}).items()}
+        row |= {key: record_text(f"feature.{name}.{key}", row[key]) for key in TEXTS & row.keys()}
+        row["model"] = {kind: record_text(f"feature.{name}.{kind}", why) for kind, why in row.get("model", {}).items()}
         row["launch"] = variant_rows(name, row)
         if asked := row.get("asked_for"):
             row["asked_for"] = asked | {"text": record_text(f"feature_rule.{asked['name']}", asked["text"])}
     return read_records(Feature, ({"name": name, "area": document["area"], **row} for name, row in rows.items()))
-
-
-def _said(key: str, text: RecordText) -> Message:
-    """A reason of a record; records that give the same sentence share the key of the first."""
-    return record_text(_KEYS.setdefault(text, key) if isinstance(text, str) else key, text)
 
 
 def variant_rows(name: str, record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -226,7 +219,7 @@ def variant_rows(name: str, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         block = row.pop("block", "")
         row["flags"] = [_flag(each, block) for each in row.get("flags", ())]
         if "reason" in row:
-            row["reason"] = _said(f"feature.{name}.{row['component']}", row["reason"])
+            row["reason"] = record_text(f"feature.{name}.{row['component']}", row["reason"])
     return rows
 
 

@@ -1,17 +1,20 @@
 """The training frameworks that a plan is for, and what each can do: capabilities, which everything else asks for.
 
 A plan for no framework (`any`) keeps to arithmetic alone. What a framework's release can launch is not said here: it
-follows from the flags that the release registers.
+follows from the flags that the release registers. The table is TOML, which Python reads by itself: commands list
+frameworks in their help.
 """
 
 from __future__ import annotations
 
+import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 # The engines that generate, by what they do with prompts and memory.
@@ -33,29 +36,12 @@ class Engine:
     together: float = 0.1
 
 
-# together: on H100 the time to the first token grows by a tenth of a prompt's pass for each further request of vLLM
-# (records of serving). Defaults of the engines: gpu_memory_utilization (vllm, config), mem_fraction_static of cards
-# with 80 GB and max_prefill_tokens (sglang, server_args), kv_cache_free_gpu_mem_fraction (trtllm, llmapi);
-# max_num_seqs on cards with 70 GiB and more (vllm, engine/arg_utils.py), else 256 (vllm-ascend), max_batch_size
-# (trtllm, llmapi), what fits (sglang).
-ENGINES: dict[str, Engine] = {
-    each.name: each
-    for each in (
-        Engine("vllm", "vLLM"),
-        Engine("sglang", "SGLang", memory_fraction=0.88, max_num_seqs=4096, prefill_batch_tokens=16_384.0),
-        Engine("trtllm", "TensorRT-LLM", max_num_seqs=2048),
-        Engine("vllm-ascend", "vLLM-Ascend", max_num_seqs=256),
-    )
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Framework:
     """One framework.
 
     configured_by : flags of a command line, a file of keys, keys of a command line, or nothing, where no framework is
         meant.
-    runs_as : how measured runs name it and its relatives, in lower case without marks between words.
     uniform_options : memory choices hold for the same number of layers on every stage, as its flags say them.
     graph_mode : it compiles the step: fixed sizes, no host beside it.
     pipelined_exchange : the two steps of a hierarchical All-to-All run at the same time.
@@ -72,7 +58,6 @@ class Framework:
     name: str
     title: str
     configured_by: Literal["flags", "file", "keys", ""] = "flags"
-    runs_as: tuple[str, ...] = ()
     uniform_options: bool = True
     graph_mode: bool = False
     pipelined_exchange: bool = True
@@ -81,7 +66,7 @@ class Framework:
     one_stage: bool = False
     post_trains: bool = False
     generates_beside: bool = True
-    generation_precisions: tuple[str, ...] = ()
+    generation_precisions: Sequence[str] = ()
     models: Literal["classes", "flavors", ""] = ""
     export: Callable[[Any, Any], Any] | None = None
 
@@ -91,40 +76,9 @@ class Framework:
         return bool(self.configured_by)
 
 
-FRAMEWORKS: dict[str, Framework] = {
-    each.name: each
-    for each in (
-        Framework(
-            "mindspeed-llm",
-            "MindSpeed-LLM",
-            runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
-        ),
-        Framework(
-            "mindspeed-llm-fsdp2", "MindSpeed-LLM FSDP2", configured_by="file", shards_alone=True, models="classes"
-        ),
-        Framework("torchtitan-npu", "torchtitan-npu", configured_by="file", one_stage=True, models="flavors"),
-        Framework("megatron", "Megatron-LM"),
-        Framework(
-            "mindformers",
-            "MindFormers",
-            configured_by="file",
-            runs_as=("mindformers", "mindspore", "mindsporetransformers", "mindsporelab"),
-            graph_mode=True,
-            pipelined_exchange=False,
-        ),
-        Framework("verl", "verl", configured_by="keys", post_trains=True),
-        # One worker trains and generates (use_integrated_worker), in bf16 alone (validate_config). Source: @05a90d77.
-        Framework(
-            "mindspeed-rl",
-            "MindSpeed-RL",
-            configured_by="file",
-            post_trains=True,
-            generates_beside=False,
-            generation_precisions=("bf16",),
-        ),
-        Framework("any", "any", configured_by="", uniform_options=False, recomputes_in_waits=True),
-    )
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("frameworks.toml").read_text(encoding="utf-8"))
+ENGINES = {name: Engine(name, **row) for name, row in _TABLES["engines"].items()}
+FRAMEWORKS = {name: Framework(name, **row) for name, row in _TABLES["frameworks"].items()}
 DEFAULT = next(iter(FRAMEWORKS))
 UNRESTRICTED = next(name for name, each in FRAMEWORKS.items() if not each.launches)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-PLAIN_APART: Final = "unfused_gradient_accumulation"
+PLAIN_APART: Final = "unfused_gradient_accumulation"  # plain products leave their sums to an operator
 EXPERTS_APART: Final = "unfused_expert_accumulation"
 EXPERTS_FUSED: Final = "fused_expert_accumulation"  # although plain products are not
 WORDS: Final = frozenset({PLAIN_APART, EXPERTS_APART, EXPERTS_FUSED})
@@ -33,11 +33,6 @@ def in_mindspeed(grouped: bool, *, plain_apart: bool, experts_fused: bool) -> fr
     elif grouped and plain_apart:
         ways.add(EXPERTS_FUSED)
     return frozenset(ways)
-
-
-def plain_sums_apart(words: Collection[str]) -> bool:
-    """Whether plain products leave their sums to an operator."""
-    return PLAIN_APART in words
 
 
 def expert_sums_apart(words: Collection[str]) -> bool:

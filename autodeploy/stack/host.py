@@ -86,13 +86,3 @@ _FIELDS: Final = {each.metadata["fact"]: each for each in fields(HostSoftware) i
 HOST_VALUES: Final[Mapping[str, tuple[str, ...]]] = {n: each.metadata["values"] for n, each in _FIELDS.items()}
 """Facts of the section, with the values that each has; of numbers, their unit."""
 HOST_UNITS: Final = {name: values[0] for name, values in HOST_VALUES.items() if len(values) == 1}
-
-
-def host_value_is_valid(name: str, value: object) -> bool:
-    """Whether a fact of the section has a value that its name can have."""
-    if name not in HOST_UNITS:
-        return value in HOST_VALUES[name]
-    try:
-        return float(str(value)) >= (1.0 if name == "optimizer_threads" else 0.0)
-    except ValueError:
-        return False

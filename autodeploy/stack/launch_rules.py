@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.stack.expression import evaluate, names
-from autodeploy.stack.records import Text, read_records, record_texts
+from autodeploy.stack.expression import is_met, names
+from autodeploy.stack.records import Text, read_records, record_text
 from hardware_profiles.shipped_yaml import shipped
 
 if TYPE_CHECKING:
@@ -34,20 +34,14 @@ class LaunchRule:
     @property
     def reads(self) -> frozenset[str]:
         """The numbers of a launch that it is about."""
-        return names(self.require) | (names(self.when) if self.when else frozenset())
-
-    def is_broken(self, facts: Mapping[str, int], engine: str) -> bool:
-        """Whether a launch with these numbers breaks it."""
-        if self.engines and engine not in self.engines:
-            return False
-        return not (self.when and not evaluate(self.when, facts)) and not evaluate(self.require, facts)
+        return names(self.require) | names(self.when)
 
 
 @cache
 def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
     """The rules of a framework; none where it has none here."""
     rows = shipped("autodeploy.stack", "launch_rules.yaml").get(framework, ())
-    said = record_texts({f"launch_rule.{framework}.{row['name']}": row["text"] for row in rows})
+    said = (record_text(f"launch_rule.{framework}.{row['name']}", row["text"]) for row in rows)
     return read_records(LaunchRule, (row | {"text": text} for row, text in zip(rows, said, strict=True)))
 
 
@@ -57,7 +51,9 @@ def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> 
     facts : what is known of the launch; rules about anything else are left out. engine : that generates; empty: not
         known yet, so that rules of single engines are left out.
     """
-    return [rule for rule in launch_rules(framework) if rule.reads <= facts.keys() and rule.is_broken(facts, engine)]
+    of_engine = (rule for rule in launch_rules(framework) if not rule.engines or engine in rule.engines)
+    known = (rule for rule in of_engine if rule.reads <= facts.keys())
+    return [rule for rule in known if not is_met(rule.require, rule.when, facts)]
 
 
 def launched_values(framework: str, axis: str, given_facts: Mapping[str, int], most: int) -> tuple[int, ...]:
@@ -66,6 +62,5 @@ def launched_values(framework: str, axis: str, given_facts: Mapping[str, int], m
     fits = np.ones(most, dtype=bool)
     for rule in launch_rules(framework):
         if axis in rule.reads and rule.reads <= {axis, *given_facts} and not rule.engines:
-            facts = {**given_facts, axis: values}
-            fits &= evaluate(rule.require, facts) | np.logical_not(evaluate(rule.when, facts) if rule.when else True)
+            fits &= is_met(rule.require, rule.when, {**given_facts, axis: values})
     return tuple(values[fits].tolist())

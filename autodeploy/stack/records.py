@@ -25,13 +25,7 @@ Text: TypeAlias = Message
 Said: TypeAlias = Annotated[str, SkipValidation]
 """A field that keeps the message that it is given, or the plain text."""
 RecordText: TypeAlias = str | Mapping[str, list[str]]
-# Forms, texts of the catalogues under `common`. Their terms belong to no language: fields, flags, degrees, formulas.
-FORMS = frozenset(
-    {
-        *("needs", "excludes", "must_divide", "exceeds", "is_required", "is_on", "has_no_flag_for", "excludes_pairs"),
-        *("it_needs_field", "excludes_it", "comes_with"),
-    }
-)
+_KEYS: dict[tuple[str, str], str] = {}  # of a sentence that several records of a table say: that of the first
 
 
 def read_records(kind: type[Record], rows: Iterable[Mapping[str, Any]]) -> tuple[Record, ...]:
@@ -64,24 +58,15 @@ def known(table: dict[str, Record], new: Mapping[str, Record], taken: Iterable[s
 
 
 def record_text(key: str, text: RecordText) -> Message:
-    """A sentence in English, whose key is the record's; or a form with its terms in order, as `{needs: [ONE, OTHER]}`.
+    """A sentence in English, whose key is that of the first record of its table that says it; or a form, a text of the
+    catalogues under `common`, with its terms in order, which belong to no language, as `{needs: [ONE, OTHER]}`.
 
-    Raises ValueError where there is no such form, or it has other terms.
+    Raises KeyError where there is no such form, ValueError where it has other terms.
     """
     if isinstance(text, str):
-        return Message.of_record(key, text)
+        return Message.of_record(_KEYS.setdefault((key.partition(".")[0], text), key), text)
     [(form, terms)] = text.items()
-    if form not in FORMS:
-        raise ValueError(f"{key}: no form {form}")
     return Message(f"common.{form}", **dict(zip(blanks(catalogue("en")[f"common.{form}"]), terms, strict=True)))
-
-
-def record_texts(texts: Mapping[str, RecordText]) -> tuple[Message, ...]:
-    """Each by its record's key; records with one sentence share the key of the first."""
-    keys: dict[str, str] = {}
-    return tuple(
-        record_text(keys.setdefault(text, key) if isinstance(text, str) else key, text) for key, text in texts.items()
-    )
 
 
 def blanks(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
@@ -28,7 +28,6 @@ _PATH = "/search/target_release"
 class Component:
     """One repository of a release: its commit and the branch or tag that the commit was read at."""
 
-    name: str
     repository: str
     commit: str
     branch: str
@@ -110,23 +109,16 @@ class Release:
         return vendor.lower() not in self.without and (self.vendors is None or vendor.lower() in self.vendors)
 
 
-def _release(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `releases.yaml` as the fields of its release."""
-    title = Message.of_record(f"release_title.{row['name']}", row["title"])
-    components = {name: {"name": name, **part} for name, part in row.pop("components").items()}
-    default, vendors = row.pop("default", False), row.pop("vendors", None)
-    return {**row, "title": title, "components": components, "is_default": default, "vendors": vendors}
-
-
 @cache
 def _shipped() -> tuple[Release, ...]:
-    return read_records(Release, map(_release, shipped("autodeploy.stack", "releases.yaml")))
+    rows = ({"vendors": None, **row} for row in shipped("autodeploy.stack", "releases.yaml"))
+    titled = (row | {"title": Message.of_record(f"release_title.{row['name']}", row["title"])} for row in rows)
+    return read_records(Release, titled)
 
 
 @cache
 def _not_searched() -> Mapping[str, list[str]]:
-    lists: Mapping[str, list[str]] = shipped("autodeploy.stack", "not_searched.yaml")
-    return lists
+    return dict(shipped("autodeploy.stack", "not_searched.yaml"))
 
 
 _ADDED: dict[str, Release] = {}

@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message, joined, recovered
 from autodeploy.stack.frameworks import UNRESTRICTED
-from autodeploy.stack.host import HOST_VALUES, HostSoftware, host_value_is_valid
+from autodeploy.stack.host import HOST_VALUES, HostSoftware
 from hardware_profiles.reading import problems_of
 from hardware_profiles.shipped_yaml import shipped_folder
 
@@ -234,28 +234,24 @@ def _shipped(name: str, run: Run) -> Software:
 def _resolved(stack: Stack, run: Run, overrides: Mapping[str, str]) -> Software:
     run = replace(run, date=run.date or stack.as_of)
 
-    def holding(section: str) -> dict[str, Fact]:
-        found = {}
-        for name, facts in stack.facts[section].items():
-            fact = next((each for each in facts if each.holds(run, stack.released)), None)
-            if fact is not None:
-                found[name] = fact
-        return found
+    def first(facts: tuple[Fact, ...]) -> Fact | None:
+        return next((each for each in facts if each.holds(run, stack.released)), None)
 
-    on, memory, void = (set(holding(section)) for section in ("features", "memory", "void"))
-    said = {section: holding(section) for section in VALUED}
-    valued = {section: {name: fact.value for name, fact in facts.items()} for section, facts in said.items()}
+    held = {s: {n: fact for n, facts in named.items() if (fact := first(facts))} for s, named in stack.facts.items()}
+    values = {section: {name: fact.value for name, fact in facts.items()} for section, facts in held.items()}
     for path, value in overrides.items():
         section, _, name = path.partition(".")
-        if section in VALUED:
-            valued[section][name] = value
+        named = values.get(section, {})
+        if section in VALUED or value == "on":
+            named[name] = value
         else:
-            (on.add if value == "on" else on.discard)(name)
-    formats, settings = valued["formats"], valued["settings"]
-    memory |= {words.get(formats.get(state, ""), "") for state, words in FORMATS.items()}
+            named.pop(name, None)
+    formats, host = values["formats"], {name: fact.interval for name, fact in held["host"].items()}
+    memory = {*values["memory"], *(words.get(formats.get(state, ""), "") for state, words in FORMATS.items())}
     memory -= {"", *([] if run.precision == "fp16" else [OF_FP16])}
-    host = HostSoftware.of(valued["host"], {name: fact.interval for name, fact in said["host"].items()})
-    return Software(stack, frozenset(on), frozenset(memory), frozenset(void), formats, settings, host)
+    on, void = frozenset(values["features"]), frozenset(values["void"])
+    of_host = HostSoftware.of(values["host"], host)
+    return Software(stack, on, frozenset(memory), void, formats, values["settings"], of_host)
 
 
 @cache
@@ -334,9 +330,14 @@ def _value_faults(section: str, facts: Mapping[str, Any]) -> Iterator[FieldError
             yield FieldError(f"/{section}/{name}/value", message, hint)
 
 
-def is_valid(section: str, name: str, value: Any) -> bool:
-    """Whether a fact of formats or of the host can have a value."""
-    return host_value_is_valid(name, value) if section == "host" else value in FORMATS[name]
+def is_valid(section: str, name: str, value: object) -> bool:
+    """Whether a fact of formats or of the host can have a value: one of its words, or a number not below its least."""
+    if len(words := KNOWN_VALUES[section][name]) > 1:
+        return value in words
+    try:
+        return float(str(value)) >= (1.0 if name == "optimizer_threads" else 0.0)
+    except ValueError:
+        return False
 
 
 def stack_named(name: str) -> Stack:
@@ -370,9 +371,9 @@ def default_stack(target: str, vendor: str | None) -> Stack:
     return next((s for s in found if vendor is None or vendor in s.vendors), NOTHING)
 
 
-def unnamed_features(target: str, vendor: str | None, run: Run | None = None) -> frozenset[str]:
+def unnamed_features(target: str, vendor: str | None) -> frozenset[str]:
     """Features that a launch of a framework has on, on a vendor's chips, without being asked."""
-    return resolved(default_stack(target, vendor), run or Run()).features
+    return resolved(default_stack(target, vendor), Run()).features
 
 
 @lru_cache(maxsize=1024)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.post_training import software_of
 from autodeploy.calibration.shipped.unseen_classes import source_of_text
 from autodeploy.specs.software import release_of
 from autodeploy.stack.host import HOST_UNITS
@@ -38,7 +37,7 @@ def host_constants(records: Iterable[Record], steps: Iterable[RlRecord]) -> list
     stacks: dict[str, tuple[Stack, set[str]]] = {}
     for stack, source in (
         *((release_of(record).stack, record.source) for record in records),
-        *((software_of(record)[0], record.source) for record in steps),
+        *((release_of(record).stack, record.source) for record in steps),
     ):
         stacks.setdefault(stack.name, (stack, set()))[1].add(source_of_text(source))
     found: dict[tuple[str, str], tuple[Fact, set[str], set[str]]] = {}

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.post_training import predict_rl, software_of, speed_error
+from autodeploy.calibration.post_training import predict_rl, speed_error
 from autodeploy.calibration.record_prediction import predict_record
 from autodeploy.calibration.shipped.overhead_fit import shipped_rl
 from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.shipped.unseen_classes import FACTORS, shape_factor, source_of_text, unseen_runs
+from autodeploy.specs.software import release_of
 from autodeploy.stack.host import MICRO
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.null_models import left_out_errors
@@ -73,7 +74,7 @@ def whole_steps() -> dict[str, float]:
 
 
 def _facts(record: RlRecord, place: int | None) -> dict[str, str]:
-    shipped_us = software_of(record)[1].new_shape_s / MICRO
+    shipped_us = release_of(record).host.new_shape_s / MICRO
     return {} if place is None else {NEW_SHAPE: f"{float(FACTORS[place]) * shipped_us:.6g}"}
 
 

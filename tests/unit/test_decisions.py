@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autodeploy.calibration.causes import SETTLED_BY, cause_of
-from autodeploy.calibration.uncertain_numbers import Uncertain
+from autodeploy.calibration.uncertain_numbers import SETTLED_BY, Uncertain, cause_of
 from autodeploy.search.ranking.selection import decisions
 from autodeploy.search.ranking.sensitivities import Responses
 from autodeploy.search.ranking.uncertainty_set import UncertaintySet

@@ -20,7 +20,6 @@ from autodeploy.stack.gradient_sums import (
     WORDS,
     expert_sums_apart,
     in_mindspeed,
-    plain_sums_apart,
 )
 from tests import factories
 
@@ -62,7 +61,7 @@ def test_a_script_says_which_sums_are_operators(flags: tuple[str, ...], words: s
     assert words_of(ADAPTED, *flags) == words
     apart = in_mindspeed(GROUPED in flags, plain_apart=NO_FUSION in flags, experts_fused=EXPERT_FUSION in flags)
     assert apart == words
-    assert plain_sums_apart(words) is (NO_FUSION in flags)
+    assert (PLAIN_APART in words) is (NO_FUSION in flags)
     # One grouped product asks its own flag; single ones are plain products.
     asked = EXPERT_FUSION not in flags if GROUPED in flags else NO_FUSION in flags
     assert expert_sums_apart(words) is asked

@@ -80,7 +80,7 @@ def acme_release() -> Release:
     own = [("--acme-overlap", "flag"), ("--acme-lanes", "int"), ("--acme-schedule", "str")]
     table = known | {name: RegisteredFlag(name, kind, (), "", "acme-trainer", "trainer.py:1") for name, kind in own}
     parts = ("acme-trainer", "megatron")
-    components = {name: Component(name, f"acme/{name}", "0" * 40, "main") for name in parts}
+    components = {name: Component(f"acme/{name}", "0" * 40, "main") for name in parts}
     return Release(
         "acme-trainer-1", "Acme trainer 1", "acme-trainer", ("acme",), components, is_default=True, table=table
     )

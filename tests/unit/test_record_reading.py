@@ -270,7 +270,7 @@ def test_a_line_that_is_no_record_is_skipped_and_the_others_are_compared(tmp_pat
     assert isinstance(first, Record)
     unread = [line for line in rest if isinstance(line, Unread)]
     assert [line.name for line in unread] == ["line 3", "sizeless", "line 5"]
-    report = validate([first], unread=unread)
+    report = validate([first, *unread])
     assert [row.skipped is None for row in report.rows] == [True, False, False, False]
     assert report.summary.skipped == 3
     assert report.summary.time is not None

@@ -172,6 +172,13 @@ def test_an_override_changes_one_fact(path: str, value: str) -> None:
     assert (before.step_time_s, before.peak_memory_gib) != (after.step_time_s, after.peak_memory_gib)
 
 
+def test_an_override_takes_a_fact_of_memory_away() -> None:
+    experts = {"model": "qwen3-30b-a3b", "strategy": {"pp": 2, "ep": 8, "distributed_optimizer": True}}
+    off = {"stack": "megatron-lm", "overrides": {"memory.weighted_experts": "off"}}
+    held, kept = (planner.estimate(spec(**experts, **more)).peak_memory_gib for more in ({}, {"software": off}))
+    assert kept > held + 1.0
+
+
 @pytest.mark.parametrize("name", ["megatron-llm", "mindspeed-llm", "a stack of nobody"])
 def test_a_stack_that_is_not_there_or_not_for_these_chips_is_refused(name: str) -> None:
     assert faults(name) == ["/software/stack"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import NUISANCES, covariance_at, prior_sigmas, refit
+from autodeploy.calibration.fit import NUISANCES, covariance_at, prior_precisions, refit
 from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.record_prediction import predict_record
 from autodeploy.calibration.shipped.class_spreads import LEAST_IN_CLASS, log_sigma_of, weights_of
@@ -58,7 +58,7 @@ def parameter_variances(result: Fit, groups: Sequence[str]) -> Floats:
 
 def refit_covariance(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
     """Covariance of the log factors under a fit to the records marked `fitted`."""
-    prior = prior_sigmas(result.parameters, result.log_factors)
+    prior = prior_precisions(result.parameters, result.log_factors)
     return covariance_at(result.jacobian[fitted], result.weights[fitted], prior)
 
 

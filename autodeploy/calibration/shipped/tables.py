@@ -50,7 +50,7 @@ def carried_overlay(calibration: Calibration, target: Profile) -> dict[str, Any]
     if not any(record.cluster.profile == target.name for record in calibration.records):
         source, kind = f"carried over from {calibration.profile.name}: {source}", "assumed"
     kept = [n for n, p in enumerate(fit.parameters) if not p.multiplies_any("link_")]
-    links = link_parameters(tier.name for tier in target.tiers)
+    links = link_parameters(target.tiers)
     matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
     matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]
     covariance = covariance_of_matrix((*(fit.parameters[n] for n in kept), *links), matrix, source)

@@ -19,7 +19,7 @@ from autodeploy.specs.launched import unlaunched
 from autodeploy.specs.software import run_of, software_for, stack_for
 from autodeploy.specs.training import Precision, router_of
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
-from autodeploy.stack.gradient_sums import expert_sums_apart, plain_sums_apart
+from autodeploy.stack.gradient_sums import PLAIN_APART, expert_sums_apart
 from cost_models.compute import ADDED_BYTES
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
 from cost_models.optimizers import OPTIMIZERS
@@ -137,7 +137,7 @@ def operator_features(
         group_launches=0.0 if ascend else GROUP_LAUNCHES,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
-        accumulation_bytes=_accumulation_bytes(training, features, apart=plain_sums_apart(features)),
+        accumulation_bytes=_accumulation_bytes(training, features, apart=PLAIN_APART in features),
         expert_accumulation_bytes=_accumulation_bytes(training, features, apart=expert_sums_apart(features)),
         added_bytes=None if "torch_fsdp2" in features else ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,

@@ -80,16 +80,11 @@ def release_lines(release: Release) -> list[str]:
 
 def release_check(release: Release) -> str:
     """The function, and a call for each component."""
-    parts = _in_order(release)
+    first, *others = (name for name in ("verl", "mindspeed-llm", "megatron", "mindspeed") if release.has(name))
     elsewhere = _ELSEWHERE | ({"megatron": _INSTALLED} if release.has("verl") else {})
-    calls = [_call(part, '"."' if part is parts[0] else elsewhere[part.name]) for part in parts]
+    folders = {first: '"."'} | {name: elsewhere[name] for name in others}
+    calls = [_call(release.components[name], folder) for name, folder in folders.items()]
     return "# Is this the release that the flags are for?\n" + _FUNCTION + "".join(calls)
-
-
-def _in_order(release: Release) -> list[Component]:
-    return [
-        release.components[name] for name in ("verl", "mindspeed-llm", "megatron", "mindspeed") if release.has(name)
-    ]
 
 
 def _call(part: Component, folder: str) -> str:

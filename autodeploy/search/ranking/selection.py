@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.calibration.causes import SETTLED_BY, cause_of
 from autodeploy.calibration.evidence import realised_share
+from autodeploy.calibration.uncertain_numbers import SETTLED_BY, cause_of
 from autodeploy.messages import Message
 from autodeploy.search.ranking.advice import DRAWS
 from autodeploy.search.ranking.diversity import ShownPlan, different, outline, valley

@@ -10,9 +10,9 @@ import numpy as np
 from autodeploy.analysis.rehearsal.doubts import doubts_of, work_of
 from autodeploy.analysis.rehearsal.rehearse import launches_before, rehearse
 from autodeploy.analysis.trace_comparison import predicted_parts
-from autodeploy.calibration.causes import cause_of
 from autodeploy.calibration.fit import STEP, FitParameter
 from autodeploy.calibration.overlays import covariance_of, rounded
+from autodeploy.calibration.uncertain_numbers import cause_of
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.prediction_spread import Z80
 from autodeploy.kit.errors import UnsupportedError
