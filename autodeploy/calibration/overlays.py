@@ -65,18 +65,14 @@ def _place_of(profile: Profile, name: str) -> tuple[str, str, float]:
     return section, number, profile.quantity(path).value
 
 
-# Numbers of an overlay that are the software's, by section and name, and the fact of a stack that each is.
-_OF_SOFTWARE = {("host", "issue_us_per_op"): "issue_us_per_op", ("host", "sync_us"): "sync_us"}
-
-
 def software_overlay(document: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], dict[str, Any]]:
     """An overlay without the numbers of the software that ran, and these as a stack that inherits from that one.
 
     Costs of the host to issue an operator and to wait for the device, and the factor of the stack's band, which takes
     the place of that of the profile. What a fit leaves uncertain of them stays with the overlay's covariance.
     """
-    band = resolved(stack, Run()).band
-    places = {**_OF_SOFTWARE, ("release_factors", band): "operator_factor"}
+    places = {("host", fact): fact for fact in ("issue_us_per_op", "sync_us")}
+    places |= {("release_factors", resolved(stack, Run()).band): "operator_factor"}
     hardware = {section: dict(rows) if isinstance(rows, dict) else rows for section, rows in document.items()}
     host: dict[str, dict[str, Any]] = {}
     for (section, number), fact in places.items():
@@ -104,10 +100,12 @@ def covariance_of(profile: Profile) -> Covariance:
     added = unfitted_beside(profile, fitted.factors)
     if not added:
         return fitted
-    count = len(fitted.factors)
-    matrix = np.diag([*(0.0,) * count, *(parameter.prior_sigma**2 for parameter in added)])
-    matrix[:count, :count] = fitted.matrix()
-    return covariance_of_matrix((*fitted.factors, *added), matrix, fitted.source, in_residuals=fitted.in_residuals)
+    zeros = (0.0,) * len(fitted.factors)
+    rows = tuple((*zeros, *(0.0,) * n, p.prior_sigma**2) for n, p in enumerate(added))
+    factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in added)
+    return fitted.model_copy(
+        update={"factors": (*fitted.factors, *factors), "log_covariance": (*fitted.log_covariance, *rows)}
+    )
 
 
 def covariance_of_fitted(profile: Profile) -> Covariance:

@@ -161,27 +161,22 @@ def runnable(record: Record, profile: Profile) -> Record:
     """
     _refuse_empty_stages(record)
     diagnoses = Diagnoses()
-    update: dict[str, Any] = {}
-    training: dict[str, Any] = {}
+    training, cluster = dict[str, Any](), dict[str, Any]()
     peaks, precision = profile.device(record.cluster.device).peak_flops, record.training.precision
     if precision not in peaks and "bf16" in peaks:
         diagnoses.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
         training["precision"] = "bf16"
     training |= _real_router(record, diagnoses) | _real_lengths(record, diagnoses)
-    if training:
-        update["training"] = record.training.model_copy(update=training)
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
-    strategy = record.strategy
-    needed = strategy.tp * strategy.pp * strategy.cp
+    needed = record.strategy.tp * record.strategy.pp * record.strategy.cp
     if record.cluster.num_npus is not None and ranks < needed:
-        cards = -(-needed // profile.devices_per_npu)
-        update["cluster"] = record.cluster.model_copy(update={"num_npus": cards})
+        cluster["num_npus"] = cards = -(-needed // profile.devices_per_npu)
         diagnoses.say("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards")
         ranks = cards * profile.devices_per_npu
-    changes = _strategy(record, ranks, diagnoses) | _every_second_product(record, diagnoses)
-    if changes:
-        update["strategy"] = strategy.model_copy(update=changes)
-    return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *diagnoses.found)})
+    strategy = _strategy(record, ranks, diagnoses) | _every_second_product(record, diagnoses)
+    changes = {"training": training, "cluster": cluster, "strategy": strategy}
+    sections = {name: getattr(record, name).model_copy(update=fields) for name, fields in changes.items()}
+    return record.model_copy(update={**sections, "diagnoses": (*record.diagnoses, *diagnoses.found)})
 
 
 def _real_router(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
@@ -227,11 +222,13 @@ def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any
     by_operator = release_of(record).settings.get("selective_recomputation") == "by_operator"
     if not chosen or not by_operator or "by_operator" in recompute.modules:
         return {}
-    if record.model.is_moe or not record.model.attention.own_keys or not record.strategy.fsdp:
-        diagnoses.say("/strategy/recompute/modules", "by operator; read as norms and activations")
-        return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
-    diagnoses.say("/strategy/recompute/modules", "read as by operator, which is what its software has", widens=False)
-    return {"recompute": recompute.model_copy(update={"modules": ("by_operator",)})}
+    other = record.model.is_moe or not record.model.attention.own_keys or not record.strategy.fsdp
+    text = (
+        "by operator; read as norms and activations" if other else "read as by operator, which is what its software has"
+    )
+    diagnoses.say("/strategy/recompute/modules", text, widens=other)
+    modules = ("norm", "activation") if other else ("by_operator",)
+    return {"recompute": recompute.model_copy(update={"modules": modules})}
 
 
 def _refuse_empty_stages(record: Record) -> None:

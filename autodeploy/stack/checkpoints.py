@@ -56,14 +56,21 @@ def checkpoint_formats(release: Release) -> tuple[CheckpointFormat, ...]:
 
 
 def checkpoint_format(
-    release: Release, asked: str | None = None, *, asynchronous: bool = False, sharded: bool = False
+    release: Release,
+    asked: str | None = None,
+    *,
+    asynchronous: bool = False,
+    sharded: bool = False,
+    copied: bool = False,
 ) -> CheckpointFormat | None:
     """The format that a launch of a release saves; None where nothing is known of the release.
 
     asked : the format's name; None: the default, or the one that is written beside training.
     asynchronous : whether it is to be written beside training. sharded : whether replicas share the parameters.
+    copied : whether the launch keeps the optimizer's states twice. Source: MindSpeed-LLM
+        features_manager/high_availability/high_availability.py, which refuses distributed checkpoints.
 
-    Raises SpecError where the release has no such format, or does not write it beside training.
+    Raises SpecError where the release has no such format, or does not write it beside training or copies.
     """
     of_release = checkpoint_formats(release)
     of_sharded = next((each for each in of_release if each.sharded), None)
@@ -86,25 +93,11 @@ def checkpoint_format(
             path="/run/checkpoint",
             hint=Message("stack.synchronous_or_release"),
         )
-    return next((each for each in beside if each.default), beside[0])
-
-
-def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: bool) -> None:
-    """Raises where a launch that keeps the optimizer's states twice is to save checkpoints that exclude it.
-
-    is_format_asked : whether the format itself was asked for, or only checkpoints beside training.
-
-    Raises SpecError with the field.
-
-    References
-    ----------
-    MindSpeed-LLM features_manager/high_availability/high_availability.py: refuses distributed checkpoints.
-    """
-    if saved is not None and saved.name == "torch_dist":
-        raise SpecError(
-            Message("stack.recovery_checkpoint_format"),
-            path="/run/checkpoint_format" if is_format_asked else "/run/checkpoint",
-        )
+    saved = next((each for each in beside if each.default), beside[0])
+    if copied and saved.name == "torch_dist":
+        path = "/run/checkpoint" if asked is None else "/run/checkpoint_format"
+        raise SpecError(Message("stack.recovery_checkpoint_format"), path=path)
+    return saved
 
 
 def conversion_commands(release: Release, *, tp: int, pp: int, ep: int, etp: int) -> tuple[str, ...]:

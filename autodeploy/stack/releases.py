@@ -160,20 +160,19 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
 
     Raises SpecError when there is no such release, or it is of another framework or for other chips.
     """
+    of_framework = [each for each in releases() if each.framework == framework and each.runs_on(vendor)]
     if name is not None:
         named = release_named(name)
+        if named in of_framework:
+            return named
+        fault = Message("stack.release_excludes_vendor", name=name, vendor=vendor)
         if named.framework != framework:
             fault = Message("stack.release_is_of", name=name, framework=named.framework)
-        elif not named.runs_on(vendor):
-            fault = Message("stack.release_excludes_vendor", name=name, vendor=vendor)
-        else:
-            return named
-        names = ", ".join(each.name for each in releases() if each.framework == framework and each.runs_on(vendor))
+        names = ", ".join(each.name for each in of_framework)
         of_none = Message("stack.has_no_release", framework=framework)
         raise SpecError(fault, path=_PATH, hint=Message("common.one_of", names=names) if names else of_none)
-    of_framework = [r for r in releases() if r.framework == framework and r.is_default and r.runs_on(vendor)]
-    if of_framework:  # a default for this vendor by name comes before one for any
-        return min(of_framework, key=lambda r: r.vendors is None)
+    if defaults := [each for each in of_framework if each.is_default]:
+        return min(defaults, key=lambda each: each.vendors is None)  # one for this vendor by name before one for any
     raise SpecError(
         Message("stack.no_release_for_vendor", framework=framework, vendor=vendor),
         path="/search/target",

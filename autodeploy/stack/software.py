@@ -19,7 +19,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message, joined, recovered
-from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.host import HOST_VALUES, HostSoftware
 from hardware_profiles.reading import problems_of
 from hardware_profiles.shipped_yaml import shipped_folder
@@ -279,15 +278,13 @@ def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] 
     """
     errors: list[FieldError] = []
     whole = _with_parents(document, _shipped_documents() if documents is None else documents, errors, ())
-    if errors:
-        raise SpecError(errors=tuple(errors))
     read = {key: value for key, value in whole.items() if value is not None and key != "inherits"}
     for section in SECTIONS:
         if isinstance(facts := read.get(section), Mapping):  # a name without any takes away those that are inherited
             read[section] = {name: fact for name, fact in facts.items() if fact not in (None, [])}
-            errors += _value_faults(section, read[section])
     try:
         stack = Stack.model_validate({"family": str(whole.get("name", "")), **read})
+        errors += _value_faults(stack)
     except ValidationError as error:
         for path, *said in problems_of(error):
             errors.append(FieldError(re.sub(rf"^(/(?:{'|'.join(SECTIONS)})/[^/]+)/\d+", r"\1", path), *said))
@@ -315,19 +312,18 @@ def _with_parents(
     return merged
 
 
-def _value_faults(section: str, facts: Mapping[str, Any]) -> Iterator[FieldError]:
+def _value_faults(stack: Stack) -> Iterator[FieldError]:
     """Names and values that facts of number formats and of the host can't have."""
-    known = KNOWN_VALUES.get(section, {})
-    for name in facts if known else ():
-        if name not in known:
-            hint = Message("common.one_of", names=", ".join(known))
-            yield FieldError(f"/{section}/{name}", Message("common.unknown_key", name=repr(name)[:100]), hint)
-            continue
-        values = [str(fact.get("value", "")) for fact in _alternatives(facts[name]) if isinstance(fact, Mapping)]
-        for value in (each for each in values if not is_valid(section, name, each)):
-            hint = Message("common.one_of", names=", ".join(known[name]))
-            message = Message("field_fault.is_invalid", value=repr(value)[:100])
-            yield FieldError(f"/{section}/{name}/value", message, hint)
+    for section, known in KNOWN_VALUES.items():
+        for name, facts in stack.facts[section].items():
+            if name not in known:
+                hint = Message("common.one_of", names=", ".join(known))
+                yield FieldError(f"/{section}/{name}", Message("common.unknown_key", name=repr(name)[:100]), hint)
+                continue
+            for value in (fact.value for fact in facts if not is_valid(section, name, fact.value)):
+                hint = Message("common.one_of", names=", ".join(known[name]))
+                message = Message("field_fault.is_invalid", value=repr(value)[:100])
+                yield FieldError(f"/{section}/{name}/value", message, hint)
 
 
 def is_valid(section: str, name: str, value: object) -> bool:
@@ -345,13 +341,11 @@ def stack_named(name: str) -> Stack:
 
     Raises SpecError when there is none; the hint names them.
     """
-    stacks = shipped_stacks()
-    if name == NOTHING.name:
-        return NOTHING
-    if name not in stacks:
+    stack = NOTHING if name == NOTHING.name else shipped_stacks().get(name)
+    if stack is None:
         message = Message("common.there_is_no", what="stack", name=repr(name[:100]))
-        raise SpecError(message, path="/software", hint=Message("common.one_of", names=", ".join(stacks)))
-    return stacks[name]
+        raise SpecError(message, path="/software", hint=Message("common.one_of", names=", ".join(shipped_stacks())))
+    return stack
 
 
 @cache
@@ -367,8 +361,8 @@ NOTHING: Final = Stack(name="none", title="no stack", family="")
 
 def default_stack(target: str, vendor: str | None) -> Stack:
     """The stack that a framework means on a vendor's chips; of no framework, one that says nothing."""
-    found = [s for s in shipped_stacks().values() if s.default and s.target == target and target != UNRESTRICTED]
-    return next((s for s in found if vendor is None or vendor in s.vendors), NOTHING)
+    found = (stack for stack in shipped_stacks().values() if stack.default and stack.target == target)
+    return next((stack for stack in found if vendor is None or vendor in stack.vendors), NOTHING)
 
 
 def unnamed_features(target: str, vendor: str | None) -> frozenset[str]:

@@ -16,7 +16,6 @@ from autodeploy.stack.checkpoints import (
     checkpoint_format,
     checkpoint_formats,
     conversion_commands,
-    refuse_beside_copies,
 )
 from cost_models.goodput import WEIGHT_BYTES, checkpoint_bytes, checkpoint_read_bytes
 from cost_models.hbm import FULL, GIB, OptimizerFormat
@@ -28,8 +27,12 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 
-def format_of(spec: Spec, vendor: str | None, *, sharded: bool = False) -> CheckpointFormat | None:
+def format_of(
+    spec: Spec, vendor: str | None, *, sharded: bool = False, copied: bool = False
+) -> CheckpointFormat | None:
     """The format that a launch of the spec's target saves; None where nothing is known of it.
+
+    sharded, copied : as of `checkpoint_format`.
 
     Raises SpecError where the release doesn't save what `run` asks for.
     """
@@ -37,7 +40,7 @@ def format_of(spec: Spec, vendor: str | None, *, sharded: bool = False) -> Check
     if release is None:
         return None
     beside = run.checkpoint == "asynchronous"
-    return checkpoint_format(release, run.checkpoint_format, asynchronous=beside, sharded=sharded)
+    return checkpoint_format(release, run.checkpoint_format, asynchronous=beside, sharded=sharded, copied=copied)
 
 
 def refuse_unsaved(spec: Spec, vendor: str | None) -> None:
@@ -45,12 +48,10 @@ def refuse_unsaved(spec: Spec, vendor: str | None) -> None:
 
     Raises SpecError with the field and what the release saves.
     """
-    if spec.run is None:
-        return
-    saved = format_of(spec, vendor)
-    given = () if spec.strategy is None else spec.strategy.features
-    if spec.search.features.get("high_availability") == "on" or "high_availability" in given:
-        refuse_beside_copies(saved, is_format_asked=spec.run.checkpoint_format is not None)
+    if spec.run is not None:
+        given = () if spec.strategy is None else spec.strategy.features
+        asked = spec.search.features.get("high_availability") == "on"
+        format_of(spec, vendor, copied=asked or "high_availability" in given)
 
 
 def saved_bytes(spec: Spec, plan: Plan) -> float:

@@ -22,7 +22,7 @@ from autodeploy.formats.megatron.tuning import add_tuning
 from autodeploy.messages import Message
 from autodeploy.specs.spec import spec_of
 from autodeploy.specs.training_run import RunSpec
-from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats, refuse_beside_copies
+from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED
 
 if TYPE_CHECKING:
@@ -63,10 +63,9 @@ def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:
     custom = arguments.has("--use-custom-fsdp") and "torch_dist" in named
     asked = "torch_dist" if custom else run.checkpoint_format
     beside = run.checkpoint == "asynchronous"
-    saved = checkpoint_format(arguments.release, asked, asynchronous=beside, sharded=sharded)
+    copied = arguments.has("--enable-high-availability") and (run.checkpoint_format is not None or beside)
+    saved = checkpoint_format(arguments.release, asked, asynchronous=beside, sharded=sharded, copied=copied)
     assert saved is not None  # of every release that a script is written for
-    if arguments.has("--enable-high-availability") and (run.checkpoint_format is not None or beside):
-        refuse_beside_copies(saved, is_format_asked=run.checkpoint_format is not None)
     if saved.sharded:
         arguments.add(OUTPUT, "--ckpt-format", saved.name)  # Megatron-LM takes no other
         if beside:
