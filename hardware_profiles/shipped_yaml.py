@@ -24,5 +24,6 @@ def shipped(package: str, *path: str) -> Any:
 
 
 def shipped_folder(package: str, folder: str) -> list[Any]:
-    """Contents of each YAML file of a package's folder."""
-    return [shipped(package, folder, e.name) for e in (files(package) / folder).iterdir() if e.name.endswith(".yaml")]
+    """Contents of each YAML file of a package's folder, in the order of their names."""
+    names = sorted(each.name for each in (files(package) / folder).iterdir())
+    return [shipped(package, folder, name) for name in names if name.endswith(".yaml")]

@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 Numerics = Literal["exact", "reordered", "lossy"]
 FlagValue = str | int | float
 
-# Order of the areas in tables; areas of registered features come last.
-AREAS = (
-    *("schedule", "all-to-all", "load balance", "operators", "host", "memory"),
-    *("tensor parallel", "data parallel", "experts", "context parallel"),
-)
-
-
-TEXTS = frozenset({"only_asked", "unreleased"})  # of a feature's row
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchFlag:
@@ -204,7 +195,9 @@ def _features(document: Mapping[str, Any]) -> tuple[Feature, ...]:
     """The records of one area."""
     rows = {name: {"mechanism": name, **row} for name, row in document["features"].items()}
     for name, row in rows.items():
-        row |= {key: record_text(f"feature.{name}.{key}", row[key]) for key in TEXTS & row.keys()}
+        row |= {
+            key: record_text(f"feature.{name}.{key}", row[key]) for key in row.keys() & {"only_asked", "unreleased"}
+        }
         row["model"] = {kind: record_text(f"feature.{name}.{kind}", why) for kind, why in row.get("model", {}).items()}
         row["launch"] = variant_rows(name, row)
         if asked := row.get("asked_for"):
@@ -229,8 +222,8 @@ def _flag(row: str | Mapping[str, Any], block: str) -> dict[str, Any]:
 
 
 def _shipped() -> dict[str, Feature]:
-    features = [feature for area in shipped_folder("autodeploy.stack", "features") for feature in _features(area)]
-    return {each.name: each for each in sorted(features, key=lambda each: AREAS.index(each.area))}
+    areas = {area["place"]: _features(area) for area in shipped_folder("autodeploy.stack", "features")}
+    return {each.name: each for place in sorted(areas) for each in areas[place]}
 
 
 FEATURES: dict[str, Feature] = _shipped()
