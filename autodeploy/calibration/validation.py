@@ -79,7 +79,7 @@ class Row(ComparedRow):
 
     @property
     def speed_error(self) -> float | None:
-        """Where the time says something."""
+        """Error of the speed, where the time says something."""
         return self.error.time if self.counts_for_time else None
 
 
