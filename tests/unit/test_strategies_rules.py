@@ -153,6 +153,7 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
             "updates_matrices": release is None,
             "compares_pairs": strict,
             "launches_training": not strict,
+            "predictors_apart": strict,
         }
         asked = frozenset(features)
         attention = {"windowed": strict, "sparse_attention": strict, "shares_index": strict}
