@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,7 @@ from autodeploy.analysis.launch_checks.baseline import Baseline, unread_baseline
 from autodeploy.analysis.launch_checks.launch import Launch, launch_of
 from autodeploy.analysis.launch_checks.legality import check_unread
 from autodeploy.analysis.what_if.clusters import on_offer
-from autodeploy.formats.import_document import import_document
+from autodeploy.formats.import_document import import_document, import_file
 from autodeploy.formats.registry import target_of
 from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message
@@ -26,7 +27,7 @@ from autodeploy.specs.reading import recompute_document
 from autodeploy.specs.resources import plan_in
 from autodeploy.specs.rl import GenerationLayout, RlStrategy
 from autodeploy.specs.search import NOTHING_OFFLOADED
-from autodeploy.specs.spec import spec_of
+from autodeploy.specs.spec import spec_of, vendor_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.text_files import refuse_long_key
 from autodeploy.stack.frameworks import FRAMEWORKS, title_of
@@ -35,6 +36,7 @@ from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from autodeploy.search.planner import LaunchRules, Planner
     from autodeploy.specs.planset import Plan
@@ -91,33 +93,36 @@ def _launched(spec: Spec, plan: Plan, target: str) -> Spec:
     return spec.model_copy(update=changed)
 
 
-def network_launch(planner: Planner, request: LaunchRequest) -> Launch:
-    """The launch of a request from the network: it names no file and only profiles that come with the product.
+def launch_in(planner: Planner, request: LaunchRequest) -> Launch:
+    """The launch of a request. One from the network names no file and only profiles that come with the product.
 
     Raises SpecError with line and column, or with every bad field.
     """
+    named, local = (request.cluster, request.device, request.num_npus), request.local
+    if local is not None:
+        vendor = vendor_of(request.cluster)
+        imported = import_file(local.path, variables=request.variables, release=local.release, vendor=vendor)
+        return launch_of(imported, *named)
     if request.spec is not None:
-        imported = import_document(_json(request.spec), "spec.json")
+        imported = import_document(json.dumps(request.spec), "spec.json")
     else:
         assert request.file is not None
         imported = import_document(request.file, request.filename, variables=request.variables)
     own = imported.document.get("cluster")
     refuse_profile(request.cluster or (own.get("profile") if isinstance(own, dict) else None))
-    document = imported.spec_document(request.cluster, request.device, request.num_npus)
-    read_network_spec(document, planner)
-    return launch_of(imported, request.cluster, request.device, request.num_npus)
+    read_network_spec(imported.spec_document(*named), planner)
+    return launch_of(imported, *named)
 
 
-def _json(document: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps(document)
+def _folder_of(request: LaunchRequest) -> Path | None:
+    """The folder of the files that a launch names; None for one from the network."""
+    return None if request.local is None else request.local.path.parent
 
 
 def read_check(planner: Planner, request: CheckRequest, baseline: Baseline | None) -> Launch | CheckReport:
     """The launch that a request has checked, or the report of a script that breaks a rule and can't be predicted."""
     try:
-        return network_launch(planner, request)
+        return launch_in(planner, request)
     except SpecError as error:
         if request.file is None:
             raise
@@ -129,18 +134,19 @@ def read_check(planner: Planner, request: CheckRequest, baseline: Baseline | Non
             cluster=request.cluster,
             num_npus=request.num_npus,
             baseline=baseline,
-            own_profiles=False,
+            own_profiles=request.local is not None,
+            folder=_folder_of(request),
         )
 
 
 def read_baseline(planner: Planner, asked: LaunchRequest) -> Baseline:
     """The launch before a change, or its flags alone where it can't be predicted."""
     try:
-        launch = network_launch(planner, asked)
+        launch = launch_in(planner, asked)
     except SpecError as error:
         if asked.file is None:
             raise
-        return unread_baseline(asked.file, asked.filename or "", error, asked.variables)
+        return unread_baseline(asked.file, asked.filename or "", error, asked.variables, _folder_of(asked))
     return Baseline(launch=launch, flags=launch.flags, name=asked.filename or "")
 
 

@@ -14,7 +14,7 @@ from autodeploy.analysis.launch_checks.launch_check import check
 from autodeploy.analysis.launch_checks.legality import refuse_unknown_rules
 from autodeploy.analysis.launch_requests import (
     baseline_in,
-    network_launch,
+    launch_in,
     read_baseline,
     read_check,
     read_offers,
@@ -27,15 +27,14 @@ from autodeploy.analysis.what_if.scaling import scaling
 from autodeploy.kit.errors import NotFoundError
 from autodeploy.messages import Message
 from autodeploy.reports.comparison import compare_plans
-from autodeploy.search.planner import Planner
 from autodeploy.specs.questions import LaunchRequest, read_request
 from autodeploy.specs.spec import no_strategy, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autodeploy.search.planner import Planner
     from autodeploy.specs.answers import (
-        CheckLimits,
         CheckReport,
         ClusterComparison,
         ImproveReport,
@@ -102,7 +101,11 @@ class Questions:
         """A plan by its id, with the PlanSet that holds it; NotFoundError without a database."""
         raise NotFoundError(Message("common.there_is_no", name=plan_id, what=Message("label.plan")))
 
-    def _spec_in(self, asked: SpecRequest) -> Spec:
+    def planned_before(self, spec: Spec) -> PlanSet | None:
+        """The answer to an equal spec that is stored; without a database none is."""
+        return None
+
+    def _spec_in(self, asked: SpecRequest | WhyNotRequest) -> Spec:
         return asked.read_spec or read_network_spec(asked.spec, self.planner)
 
     def estimate(self, spec: Spec) -> Plan:
@@ -129,25 +132,27 @@ class Questions:
         a result, too, also where a broken rule leaves nothing to predict. Launch scripts are read, never run. Nothing
         is stored."""
         refuse_unknown_rules(asked.limits.allow_rules)
-        given, baseline = asked.baseline, None
-        if isinstance(given, dict) and "file" in given:  # before a change: the same cluster and variables
-            own = asked.model_dump(include={"variables", "cluster", "device", "num_npus"}, exclude_none=True)
-            before = read_request(LaunchRequest, own | given, "/baseline")
-            baseline = self.read(read_baseline, self.planner, before)
-        elif given is not None:
-            baseline = self.baseline(given)
+        baseline = None if asked.baseline is None else self._baseline(asked, asked.baseline)
         read = self.read(read_check, self.planner, asked, baseline)
-        return self.check_launch(read, asked.limits, baseline) if isinstance(read, Launch) else read
-
-    def check_launch(self, launch: Launch, limits: CheckLimits, baseline: Baseline | None = None) -> CheckReport:
-        """Holds a launch against limits, the best plan and perhaps a baseline."""
+        if not isinstance(read, Launch):
+            return read
         if baseline is not None and baseline.launch is not None:
             baseline = replace(baseline, launch=self._known(baseline.launch))
-        return self._call(check, self._known(launch), limits, planner=self.planner, baseline=baseline)
+        return self._call(check, self._known(read), asked.limits, planner=self.planner, baseline=baseline)
 
-    def baseline(self, named: str | dict[str, Any]) -> Baseline:
-        """Baseline of a check: the id of a stored plan, or a document."""
-        return Baseline(plan=self.stored(named)[1], name=named) if isinstance(named, str) else baseline_in(named)
+    def _baseline(self, asked: CheckRequest, given: str | dict[str, Any]) -> Baseline:
+        """Of a check: the id of a stored plan, a document, or the launch before a change."""
+        if isinstance(given, str):
+            return Baseline(plan=self.stored(given)[1], name=given)
+        local = asked.local_baseline
+        if "file" not in given:
+            return baseline_in(given, "" if local is None else local.path.name)
+        # The same cluster and variables.
+        own = asked.model_dump(include={"variables", "cluster", "device", "num_npus"}, exclude_none=True)
+        before = read_request(LaunchRequest, own | given, "/baseline")
+        if local is not None:
+            before = LaunchRequest.about_file(local, **before.model_dump(exclude_none=True))
+        return self.read(read_baseline, self.planner, before)
 
     def _known(self, launch: Launch) -> Launch:
         """The launch with what the database knows of its cluster."""
@@ -168,18 +173,19 @@ class Questions:
         if asked.plan_id is not None:
             plan_set, plan = self.stored(asked.plan_id)
             return self.why_not_plan(plan_set, read_strategy(asked.strategy, plan.strategy))
-        spec, strategy = read_network_spec(asked.spec, self.planner), read_strategy(asked.strategy)
+        spec, strategy = self._spec_in(asked), read_strategy(asked.strategy)
         self._refuse_enormous(spec)
-        return self._search(self.planner.why_not, self._with_overlay(spec), strategy)
+        best = self.planned_before(spec)
+        return self._search(self.planner.why_not, self._with_overlay(spec), strategy, best=best)
 
     def why_not_plan(self, found: PlanSet, strategy: Strategy) -> WhyNot:
         """Reasons for which a strategy is not the plan of a search that found others."""
         return self._call(self.planner.why_not, spec_of(found.search), strategy, best=found)
 
-    def improve(self, asked: ImproveRequest | Launch) -> ImproveReport:
+    def improve(self, asked: ImproveRequest) -> ImproveReport:
         """Three changes by gain, and which of them keep the checkpoint's layout. Takes seconds; launch scripts are
         read, never run. Nothing is stored."""
-        launch = asked if isinstance(asked, Launch) else self.read(network_launch, self.planner, asked)
+        launch = self.read(launch_in, self.planner, asked)
         self._refuse_enormous(launch.spec.model_copy(update={"strategy": None}))
         return self._search(improve, self._known(launch), planner=self.planner)
 
@@ -206,9 +212,3 @@ class Questions:
                 for each, offer in zip(specs, asked.clusters, strict=True)
             ]
         return side_by_side(answers, asked.days)
-
-
-class Alone(Questions):
-    """Answers of this process, without a database."""
-
-    planner = Planner()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,22 +19,20 @@ from autodeploy.cli.conversion import (
 )
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, language
-from autodeploy.cli.remote import asked_here
+from autodeploy.cli.remote import answer_of
 from autodeploy.cli.verify import Megatron, MindSpeed, MindSpeedLLM, Python, Stages, trees_of, witness
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from autodeploy.analysis.launch_checks.baseline import Baseline
     from autodeploy.analysis.launch_checks.launch import Launch
-    from autodeploy.client import Client
-    from autodeploy.kit.errors import SpecError
-    from autodeploy.specs.answers import CheckLimits, CheckReport
+    from autodeploy.specs.answers import CheckReport
+    from autodeploy.specs.questions import LaunchRequest
 
 
 # What `check` and `improve` share.
-Report = TypeVar("Report")
+Asked = TypeVar("Asked", bound="LaunchRequest")
 LaunchFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="spec with a strategy, launch script (.sh) or MindFormers YAML")
 ]
@@ -70,22 +68,21 @@ class LaunchOptions:
 
         return launch_text(self.file, self.target_release, vendor_of(self.cluster)).text
 
-    def on_server(self, server: str, ask: Callable[[Client, dict[str, Any]], Report], **more: Any) -> Report:
-        """Answer of a server to the text of the file; `more` is the rest of the request."""
+    def request(self, kind: type[Asked], **more: Any) -> Asked:
+        """The request about the file, for this process or a server; `more` is the rest of it."""
         from autodeploy.cli.conversion import variables_of
-        from autodeploy.cli.remote import connect
+        from autodeploy.specs.questions import LocalFile
 
-        request = {
+        asked = {
             "file": self.text,
-            "filename": self.file.name,
             "variables": variables_of(self.settings),
             "cluster": self.cluster,
             "device": self.device,
             "num_npus": self.num_npus,
             **more,
         }
-        with connect(server) as client:
-            return ask(client, {name: value for name, value in request.items() if value is not None})
+        given = {name: value for name, value in asked.items() if value is not None}
+        return kind.about_file(LocalFile(self.file, self.target_release), **given)
 
 
 app = typer.Typer()
@@ -177,7 +174,9 @@ def check(
     """
     from autodeploy.analysis.launch_checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report
+    from autodeploy.cli.what_if import PLAN_ID
     from autodeploy.specs.answers import CheckLimits
+    from autodeploy.specs.questions import CheckRequest, LocalFile
 
     limits = CheckLimits(
         max_memory=share(max_memory, "--max-memory", most=100.0),
@@ -189,11 +188,10 @@ def check(
     )
     refuse_unknown_rules(limits.allow_rules, "--allow-rule")
     asked = LaunchOptions(file, settings, cluster, device, num_npus, target_release)
-    if server is None:
-        report = _here(asked, limits, baseline)
-    else:
-        body = {"limits": limits.model_dump(), "baseline": _sent(baseline)}
-        report = asked.on_server(server, lambda client, request: client.check(request), **body)
+    request = asked.request(CheckRequest, limits=limits, baseline=_baseline(asked, baseline))
+    if baseline is not None and not PLAN_ID.fullmatch(baseline):
+        request = request.against_file(LocalFile(Path(baseline), target_release))
+    report = answer_of(server, lambda of: of.check(request))
     if output_format in {CheckFormat.JSON, CheckFormat.JUNIT}:
         _tell_doubts(report, lang)
     name = file.name
@@ -257,21 +255,6 @@ def _shown(report: CheckReport, form: CheckFormat, lang: LanguageOption, name: s
     return check_report.render_check(report, language(lang))
 
 
-def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> CheckReport:
-    """In this process; the database is opened only where it has a say: an overlay, or a plan id."""
-    from autodeploy.cli.what_if import PLAN_ID
-    from autodeploy.kit.errors import SpecError
-
-    stored = baseline if baseline is not None and PLAN_ID.fullmatch(baseline) else None
-    before = None if baseline is None or stored is not None else _baseline(asked, Path(baseline))
-    try:
-        launch = asked.read()
-    except SpecError as error:
-        return _unread(asked, error, limits, before)
-    with asked_here(launch.spec, always=stored is not None) as questions:
-        return questions.check_launch(launch, limits, questions.baseline(stored) if stored else before)
-
-
 def _named(given: list[str] | None) -> Iterator[str]:
     """Names as they were given; of `@FILE` those on its lines, without comments."""
     from autodeploy.specs.text_files import read_text
@@ -279,46 +262,6 @@ def _named(given: list[str] | None) -> Iterator[str]:
     for name in given or ():
         lines = read_text(Path(name[1:])).splitlines() if name.startswith("@") else [name]
         yield from (text for line in lines if (text := line.partition("#")[0].strip()))
-
-
-def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, before: Baseline | None) -> CheckReport:
-    """The command line of a script alone, where no spec can be made of it."""
-    from autodeploy.analysis.launch_checks.legality import check_unread
-    from autodeploy.cli.conversion import variables_of
-
-    return check_unread(
-        asked.text,
-        refusal,
-        limits,
-        variables=variables_of(asked.settings),
-        cluster=asked.cluster,
-        num_npus=asked.num_npus,
-        baseline=before,
-        folder=asked.file.parent,
-    )
-
-
-def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
-    """The baseline in a file: a document, or the launch before a change for the same cluster.
-
-    Raises SpecError when it is neither.
-    """
-    from dataclasses import replace
-
-    from autodeploy.analysis.launch_checks.baseline import Baseline, unread_baseline
-    from autodeploy.analysis.launch_requests import baseline_in
-    from autodeploy.cli.conversion import variables_of
-    from autodeploy.kit.errors import SpecError
-    from autodeploy.specs.text_files import read_text
-
-    text = read_text(path)
-    if not is_launch(path, text):
-        return baseline_in(baseline_document(str(path)), path.name)
-    try:
-        launch = replace(asked, file=path).read()
-    except SpecError as error:
-        return unread_baseline(text, path.name, error, variables_of(asked.settings), path.parent)
-    return Baseline(launch=launch, flags=launch.flags, name=path.name)
 
 
 def is_launch(path: Path, text: str) -> bool:
@@ -335,17 +278,14 @@ def is_launch(path: Path, text: str) -> bool:
         return False
 
 
-def _sent(baseline: str | None) -> str | dict[str, Any] | None:
-    """A baseline as a server takes it: a plan id, a document, or the file of a launch."""
+def _baseline(asked: LaunchOptions, baseline: str | None) -> str | dict[str, Any] | None:
+    """A plan id, a document, or the file of the launch before a change, for the same release."""
     from autodeploy.cli.what_if import PLAN_ID
     from autodeploy.specs.text_files import read_text
 
-    if baseline is None or PLAN_ID.fullmatch(baseline):
-        return baseline
-    text = read_text(Path(baseline))
-    if is_launch(Path(baseline), text):
-        return {"file": text, "filename": Path(baseline).name}
-    return baseline_document(baseline)
+    if baseline is None or PLAN_ID.fullmatch(baseline) or not is_launch(Path(baseline), read_text(Path(baseline))):
+        return baseline_document(baseline)
+    return {"file": replace(asked, file=Path(baseline)).text, "filename": Path(baseline).name}
 
 
 def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:

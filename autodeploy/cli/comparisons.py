@@ -10,7 +10,7 @@ import typer
 
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, SimpleFormat, language, read_spec
-from autodeploy.cli.remote import done_by
+from autodeploy.cli.remote import answer_of
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -55,12 +55,7 @@ def compare(
         raise SpecError(Message("field_fault.has_entries", count=len(plans)), path="A B...", hint="2 to 5")
     named = [document for plan in plans if (document := baseline_document(plan)) is not None]
     asked = CompareRequest(plans=tuple(named))
-    if server is None and not any(isinstance(each, str) for each in named):
-        from autodeploy.analysis.questions import Alone
-
-        comparison = Alone().compare(asked)
-    else:
-        comparison = done_by(server, lambda here: here.compare(asked), lambda there: there.compare(named))
+    comparison = answer_of(server, lambda of: of.compare(asked))
     if output_format is CompareFormat.JSON:
         write_report(comparison.model_dump_json(indent=2), output)
     elif output_format is CompareFormat.MARKDOWN:
@@ -124,13 +119,13 @@ def ablate(
         text = published_text(told, language(lang))
         failed = any(each.verdict == "missed" and each.confirmed < each.counted - each.met for each in told.systems)
     else:
-        from autodeploy.analysis.ablation.feature_ablation import ablate as ablate_spec
+        from autodeploy.cli.here import Here
         from autodeploy.kit.errors import SpecError
 
         if spec is None:
             raise SpecError(Message("common.give_either", one="SPEC", other="--published"))
         names = [name.strip() for name in order.split(",") if name.strip()]
-        report = ablate_spec(read_spec(spec), order=names)
+        report = Here().ablate(read_spec(spec), names)
         shown, failed = report.model_dump_json(indent=2), False
         text = ablation_text(report, language(lang))
     write_report(shown if output_format is ListFormat.JSON else text, output)

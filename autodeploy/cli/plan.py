@@ -32,7 +32,7 @@ from autodeploy.cli.options import (
     language,
     read_spec,
 )
-from autodeploy.cli.remote import answer_of, asked_here
+from autodeploy.cli.remote import answer_of
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def estimate(
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return
-    predicted = answer_of(server, spec, lambda asked: asked.estimate(spec))
+    predicted = answer_of(server, lambda asked: asked.estimate(spec))
     if output_format is ReportFormat.JSON:
         write_report(predicted.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.TABLE:
@@ -148,8 +148,7 @@ def _show_operators(
 
     if server is not None:
         raise SpecError(Message("common.excludes_it", what="--detail operators"), path="--server")
-    with asked_here(spec) as questions:
-        report = operators(spec, questions.estimate(spec))
+    report = operators(spec, answer_of(None, lambda here: here.estimate(spec)))
     if output_format is ReportFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.TABLE:

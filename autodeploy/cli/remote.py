@@ -44,30 +44,14 @@ def connect(server: str) -> Iterator[Client]:
         yield client
 
 
-@contextmanager
-def asked_here(spec: Spec, *, always: bool = False) -> Iterator[Questions]:
-    """Answers of this process, with the database of the settings where the spec's cluster may have an overlay there.
-
-    Elsewhere, unless `always`, nothing that talks to a database is imported.
-    """
-    from autodeploy.kit.settings import load_settings
-
-    settings = load_settings()
-    if not always and (spec.cluster.overlay != "auto" or not settings.has_database()):
-        from autodeploy.analysis.questions import Alone
-
-        yield Alone()
-        return
-    from autodeploy.service.session import open_services
-
-    with open_services(settings) as services:
-        yield services
-
-
-def answer_of(server: str | None, spec: Spec, ask: Callable[[Questions | Client], Answer]) -> Answer:
+def answer_of(server: str | None, ask: Callable[[Questions | Client], Answer]) -> Answer:
     """The answer of the server where one is named, else of this process."""
-    with asked_here(spec) if server is None else connect(server) as asked:
-        return ask(asked)
+    if server is None:
+        from autodeploy.cli.here import Here
+
+        return ask(Here())
+    with connect(server) as client:
+        return ask(client)
 
 
 def done_by(server: str | None, here: Callable[[Services], Answer], there: Callable[[Client], Answer]) -> Answer:

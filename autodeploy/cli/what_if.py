@@ -21,7 +21,7 @@ from autodeploy.cli.options import (
     language,
     read_spec,
 )
-from autodeploy.cli.remote import answer_of, asked_here
+from autodeploy.cli.remote import answer_of
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
     from autodeploy.specs.answers import ClusterComparison, ClusterOffer, Improvement, ImproveReport, Recommendation
-    from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.strategy import Strategy
 
 
 recommend_app = typer.Typer()
@@ -97,7 +95,7 @@ def recommend(
         compare_clusters(spec, [offer_of(text) for text in cluster], asked, server, output_format, output, lang)
         return
     request = RecommendRequest.about(spec, **asked)
-    found = answer_of(server, spec, lambda of: of.recommend(request))
+    found = answer_of(server, lambda of: of.recommend(request))
     write_answer(found, output_format, output, lambda: recommendation_text(found, language(lang)))
     if found.num_npus is None:
         raise typer.Exit(INFEASIBLE)
@@ -170,7 +168,7 @@ def compare_clusters(
             hint=Message("field_fault.at_most", bound=MAX_CLUSTERS),
         )
     request = CompareClustersRequest.about(spec, clusters=[each.model_dump(mode="json") for each in offers], **asked)
-    comparison = answer_of(server, spec, lambda of: of.compare_clusters(request))
+    comparison = answer_of(server, lambda of: of.compare_clusters(request))
     write_answer(comparison, output_format, output, lambda: clusters_text(comparison, language(lang)))
     if comparison.cheapest is None:
         raise typer.Exit(INFEASIBLE)
@@ -256,14 +254,10 @@ def improve(
 ) -> None:
     """Find the three changes of a launch that gain most, and the best that keep its checkpoints loadable."""
     from autodeploy.cli.output import write_answer
+    from autodeploy.specs.questions import ImproveRequest
 
-    asked = LaunchOptions(file, settings, cluster, device, num_npus, target_release)
-    if server is None:
-        launch = asked.read()
-        with asked_here(launch.spec) as questions:
-            report = questions.improve(launch)
-    else:
-        report = asked.on_server(server, lambda client, request: client.improve(request))
+    request = LaunchOptions(file, settings, cluster, device, num_npus, target_release).request(ImproveRequest)
+    report = answer_of(server, lambda of: of.improve(request))
     write_answer(report, output_format, output, lambda: improve_text(report, language(lang)))
 
 
@@ -357,20 +351,14 @@ def why_not(
 ) -> None:
     """Explain why a strategy was not chosen: the rule it violates, the memory it lacks, or what it costs."""
     from autodeploy.cli.output import write_answer
+    from autodeploy.specs.questions import WhyNotRequest
 
-    if server is None:
-        from autodeploy.search.planner import why_not as explain
-
-        spec, wanted, best = _question(subject, strategy)
-        answer = explain(spec, wanted, best=best)
+    wanted = parse_changes(strategy)
+    if PLAN_ID.fullmatch(subject):
+        request = WhyNotRequest(plan_id=subject, strategy=wanted)
     else:
-        from autodeploy.cli.remote import connect
-
-        about: dict[str, Any] = {"plan_id": subject}
-        if not PLAN_ID.fullmatch(subject):
-            about = {"spec": read_spec(subject).model_dump(mode="json")}
-        with connect(server) as client:
-            answer = client.why_not({**about, "strategy": parse_changes(strategy)})
+        request = WhyNotRequest.about(read_spec(subject), strategy=wanted)
+    answer = answer_of(server, lambda of: of.why_not(request))
     write_answer(answer, output_format, None, lambda: answer_text(answer, language(lang)))
 
 
@@ -385,35 +373,6 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
         lines.append("  " + report_text(lang, "nearest_changes"))
         lines += [f"    - {change}" for change in change_lines(answer.nearest, lang)]
     return "\n".join(lines)
-
-
-def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | None]:
-    """The spec and the strategy; of a plan, its own strategy with the changes, and what was found with it."""
-    from autodeploy.analysis.launch_requests import read_strategy
-
-    wanted = parse_changes(changes)
-    if not PLAN_ID.fullmatch(subject):
-        spec = read_spec(subject)
-        return spec, read_strategy(wanted), _planned_before(spec)
-    from autodeploy.cli.conversion import stored_plan
-
-    plan_set, plan = stored_plan(subject)
-    from autodeploy.specs.spec import spec_of
-
-    return spec_of(plan_set.search), read_strategy(wanted, plan.strategy), plan_set
-
-
-def _planned_before(spec: Spec) -> PlanSet | None:
-    """The answer to an equal spec in the database of the settings."""
-    from autodeploy.kit.settings import load_settings
-
-    settings = load_settings()
-    if not settings.has_database():
-        return None
-    from autodeploy.service.session import open_services
-
-    with open_services(settings) as services:
-        return services.searches.planned_before(spec)
 
 
 def parse_changes(text: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.commissioning import Commissioning
 from autodeploy.specs.plan_details import Comparison, OperatorReport
 from autodeploy.specs.planset import FINISHED, Plan
-from autodeploy.specs.questions import COMPARE
+from autodeploy.specs.questions import COMPARE, CompareRequest
 from autodeploy.specs.resources import RunList, RunOutcomeDocument, SearchList, plan_in
 from autodeploy.specs.resources import SearchDocument as Search
 from autodeploy.specs.spec import Spec
@@ -196,9 +196,9 @@ def estimate(spec: SpecLike) -> Call[Plan]:
     return _posted("/v1/estimates", Plan, _document(spec))
 
 
-def compare(plans: Sequence[str | Mapping[str, Any]]) -> Call[Comparison]:
+def compare(plans: Sequence[str | Mapping[str, Any]] | CompareRequest) -> Call[Comparison]:
     """Differences between plans: ids of stored plans, or PlanSets, represented by their best plan."""
-    return asked(COMPARE, {"plans": list(plans)})
+    return asked(COMPARE, plans if isinstance(plans, CompareRequest) else {"plans": list(plans)})
 
 
 def asked(question: Question[Asked, Shown], request: Mapping[str, Any] | Asked) -> Call[Shown]:

@@ -174,6 +174,10 @@ class Services(Questions):
         view = self.searches.plan(plan_id)
         return view.plan_set, view.plan
 
+    def planned_before(self, spec: Spec) -> PlanSet | None:
+        """The newest answer to an equal spec, by this engine and these profiles."""
+        return self.searches.planned_before(spec)
+
     def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
         """The plan of a stored plan's strategy and spec as they were changed; nothing is stored.
 

@@ -33,6 +33,7 @@ from hardware_profiles.magnitudes import Days, TokenCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
+    from pathlib import Path
 
 Asked = TypeVar("Asked", bound=Document)
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -52,6 +53,14 @@ def read_request(kind: type[Asked], document: Any, prefix: str = "") -> Asked:
         raise SpecError(errors=field_errors(error, prefix=prefix, model=kind)) from error
 
 
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file of this machine, which may name others, and the release that it is read for."""
+
+    path: Path
+    release: str | None = None
+
+
 class LaunchRequest(Document):
     """A launch: `spec` with a strategy, or `file` with the text of a launch script, a framework's YAML or a spec."""
 
@@ -62,6 +71,22 @@ class LaunchRequest(Document):
     cluster: Annotated[Text | None, Field(description="hardware profile, where the file names no chip")] = None
     device: Text | None = None
     num_npus: Annotated[int | None, Field(ge=1, le=200_000)] = None
+    _local: LocalFile | None = PrivateAttr(None)
+
+    @classmethod
+    def about_file(cls, local: LocalFile, /, **asked: Any) -> Self:
+        """The request of whoever has the file of its text: read here it is that file, sent to a server the text.
+
+        Raises SpecError with every bad field.
+        """
+        request = read_request(cls, {"filename": local.path.name, **asked})
+        request._local = local
+        return request
+
+    @property
+    def local(self) -> LocalFile | None:
+        """The file of its text; None in a request from elsewhere."""
+        return self._local
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -81,6 +106,17 @@ class CheckRequest(LaunchRequest):
             "{file, filename}"
         ),
     ] = None
+    _local_baseline: LocalFile | None = PrivateAttr(None)
+
+    def against_file(self, baseline: LocalFile) -> Self:
+        """The request of whoever has the file of its baseline, too."""
+        self._local_baseline = baseline
+        return self
+
+    @property
+    def local_baseline(self) -> LocalFile | None:
+        """The file of its baseline; None in a request from elsewhere."""
+        return self._local_baseline
 
 
 class ImproveRequest(LaunchRequest):
@@ -96,7 +132,28 @@ class CompareRequest(Document):
     plans: Annotated[tuple[str | dict[str, Any], ...], Field(min_length=2, max_length=MAX_COMPARED)]
 
 
-class WhyNotRequest(Document):
+class AboutSpec(Document):
+    """A request about a spec."""
+
+    _read: Spec | None = PrivateAttr(None)
+
+    @classmethod
+    def about(cls, spec: Spec, **asked: Any) -> Self:
+        """The request of whoever has read its spec already, which may name files that no other machine has.
+
+        Raises SpecError with every bad field.
+        """
+        request = read_request(cls, {"spec": spec.model_dump(mode="json"), **asked})
+        request._read = spec
+        return request
+
+    @property
+    def read_spec(self) -> Spec | None:
+        """The spec as it was read here; None in a request from elsewhere."""
+        return self._read
+
+
+class WhyNotRequest(AboutSpec):
     """A strategy, and what it is not the plan of: `spec`, or `plan_id` of a stored plan, whose strategy it changes.
 
     Absent axes are those of the best plan with the given ones, of a plan its own; what follows from a changed axis, and
@@ -114,26 +171,10 @@ class WhyNotRequest(Document):
         return self
 
 
-class SpecRequest(Document):
+class SpecRequest(AboutSpec):
     """A spec, and what is asked of it."""
 
     spec: dict[str, Any]
-    _read: Spec | None = PrivateAttr(None)
-
-    @classmethod
-    def about(cls, spec: Spec, **asked: Any) -> Self:
-        """The request of whoever has read its spec already, which may name files that no other machine has.
-
-        Raises SpecError with every bad field.
-        """
-        request = read_request(cls, {"spec": spec.model_dump(mode="json"), **asked})
-        request._read = spec
-        return request
-
-    @property
-    def read_spec(self) -> Spec | None:
-        """The spec as it was read here; None in a request from elsewhere."""
-        return self._read
 
 
 class Budget(Document):
