@@ -375,12 +375,13 @@ def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:
     return stage_totals(row_major(layout), costs.layers["static_bytes"], costs.pieces["static_bytes"], problem.places)
 
 
-def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
-    """Activations of all micro batches in flight [n, pp]."""
+def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints, moments: Floats | None = None) -> Floats:
+    """Activations of all micro batches in flight [n, pp]; moments : in place of the problem's."""
+    moments = problem.moments if moments is None else moments
     costs, options = problem.costs, (row_major(applied), problem.classes_of_options)
     of_layer, of_piece = costs.layers["activation_bytes"], costs.pieces["activation_bytes"]
     return held_bytes(
-        row_major(layout), *options, of_layer, of_piece, problem.places, problem.saved_bytes, row_major(problem.moments)
+        row_major(layout), *options, of_layer, of_piece, problem.places, problem.saved_bytes, row_major(moments)
     )
 
 

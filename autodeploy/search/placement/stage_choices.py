@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -12,13 +12,14 @@ import numpy as np
 from autodeploy.costs.stages.inner_problem import (
     ChunkTimes,
     InnerProblem,
+    activation_bytes,
     chunk_times,
     fill_chunks,
     host_bytes,
     over_chunks,
     stage_bytes,
     start_bytes,
-    step_bytes,
+    static_bytes,
 )
 from autodeploy.search.choices.layer_choices import choices_of, least_extra_s, most_saved
 from cost_models.arrays import product
@@ -271,8 +272,9 @@ def missing_bytes(problem: InnerProblem, moments: Floats, layout: Ints, applied:
     """Bytes above the limit at every peak moment of every stage [n, pp, moments] (negative: spare); infinite where its
     start takes more, which no choice frees.
     """
-    parts = [step_bytes(replace(problem, in_flight=moments[:, k]), layout, applied) for k in range(moments.shape[1])]
-    missing = np.stack(parts, axis=-1) - problem.limit_bytes
+    held = [activation_bytes(problem, layout, applied, moments[:, k : k + 1]) for k in range(moments.shape[1])]
+    always = problem.fixed_bytes + static_bytes(problem, layout)
+    missing = always[..., None] + np.stack(held, axis=-1) - problem.limit_bytes
     if problem.starting is not None:
         missing[start_bytes(problem, layout, problem.starting) > problem.limit_bytes] = np.inf
     return missing
@@ -344,6 +346,7 @@ def nested_frontier(
     return frontier
 
 
+@lru_cache(maxsize=512)
 def _steps(sets: tuple[tuple[int, ...], ...], options: int, layers: int) -> Ints:
     """Counts [n, options] along every set: one more layer of one more option each time."""
     rows = [np.zeros(options, dtype=np.int64)]
@@ -355,7 +358,9 @@ def _steps(sets: tuple[tuple[int, ...], ...], options: int, layers: int) -> Ints
                 row[option] = count
                 rows.append(row)
             full[option] = layers
-    return np.unique(np.stack(rows), axis=0)
+    counts = np.unique(np.stack(rows), axis=0)
+    counts.flags.writeable = False
+    return counts
 
 
 def _valued(options: tuple[MemoryOption, ...], rows: Ints, chunks: Ints, moments: Floats) -> OptionFrontier:
