@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from api.ui.formats import product_name
+from autodeploy.formats.registry import ROWS
 from autodeploy.specs.search import Effort, Objective
 from autodeploy.specs.training import Precision
 from autodeploy.stack.features import Numerics
@@ -43,21 +44,23 @@ class Field:
 
 
 # The other ways to start: a pasted file, with the endings of its name and how one begins.
+_READ = {row.name: row for row in ROWS if row.reads}
+_OF_LAUNCHES = dict.fromkeys(suffix for row in _READ.values() if row.launches for suffix in row.suffixes.split(","))
 WAYS = (
     (
         "config",
-        ".json",
+        _READ["config.json"].suffixes,
         '{\n  "model_type": "qwen3_moe",\n  "hidden_size": 2048,\n  "num_hidden_layers": 48,\n  ...\n}',
     ),
     (
         "script",
-        ".sh,.yaml,.yml,.toml",
+        ",".join(_OF_LAUNCHES),
         "TP=2\nPP=8\ntorchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\\n"
         "  --tensor-model-parallel-size ${TP} \\\n  --pipeline-model-parallel-size ${PP} ...",
     ),
     (
         "spec",
-        ".yaml,.yml,.json",
+        _READ["spec"].suffixes,
         "model: deepseek-v3\ncluster: {profile: cloudmatrix-384, num_npus: 384}\n"
         "training: {seq_length: 4096, global_batch_size: 15360}",
     ),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # What `check` and `improve` share.
 Asked = TypeVar("Asked", bound="LaunchRequest")
 LaunchFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="spec with a strategy, launch script (.sh) or MindFormers YAML")
+    Path, typer.Argument(metavar="FILE", help="spec with a strategy, or script, YAML or TOML of a framework")
 ]
 
 

@@ -26,7 +26,7 @@ class Format:
     name : as `--to` takes it. called : by people, where it is not its framework's title.
     launches : the framework that launches it.
     detects : whether a Source is of it; refuses : raises of a Source that is named and not read.
-    reads : the ImportResult of a Source that it detects.
+    reads : the ImportResult of a Source that it detects. suffixes : of such files, as people choose them.
     writes : the Artefact of a PlanSet and its Plan, and of what it takes beside them.
     brings_launch : the script of a pre-training is in it.
     """
@@ -37,6 +37,7 @@ class Format:
     detects: str = ""
     refuses: str = ""
     reads: str = ""
+    suffixes: str = ".yaml,.yml"
     writes: str | Callable[[PlanSet, Plan], Artefact] = ""
     takes: Literal["language", "timeline", ""] = ""
     brings_launch: bool = False
@@ -63,15 +64,21 @@ def _framework(name: str, module: str, writer: str = "", **more: Any) -> Format:
     return Format(name, launches=name, detects=f"{module}:detects", reads=f"{module}:reads", writes=writer, **more)
 
 
+def _own(name: str, called: str, detects: str, reads: str, suffixes: str, **more: Any) -> Format:
+    """A document of ours, or a part of one."""
+    where = "own_documents"
+    return Format(name, called, detects=f"{where}:{detects}", reads=f"{where}:{reads}", suffixes=suffixes, **more)
+
+
 _LAUNCH, _REPORTS = "megatron.launch_script", "autodeploy.reports.documents"
 # A file is of the first format that detects it.
 ROWS: tuple[Format, ...] = (
     Format("python", "Python", refuses="common.launch_script:refuse_python"),
-    _framework("torchtitan-npu", "torchtitan.reader", "torchtitan.writer:export"),
-    _framework("verl", "verl.reader", "verl.writer:export"),
-    _framework("mindspeed-llm-fsdp2", "fsdp2.reader", "fsdp2.writer:export"),
+    _framework("torchtitan-npu", "torchtitan.reader", "torchtitan.writer:export", suffixes=".toml"),
+    _framework("verl", "verl.reader", "verl.writer:export", suffixes=".sh"),
+    _framework("mindspeed-llm-fsdp2", "fsdp2.reader", "fsdp2.writer:export", suffixes=".sh,.yaml,.yml"),
     # Scripts of Megatron-LM too: which of both a script is for is found in it.
-    _framework("mindspeed-llm", "megatron.script", f"{_LAUNCH}:export_mindspeed_llm"),
+    _framework("mindspeed-llm", "megatron.script", f"{_LAUNCH}:export_mindspeed_llm", suffixes=".sh,.yaml,.yml"),
     Format("mindspeed-llm-flags", launches="mindspeed-llm", writes=f"{_LAUNCH}:export_mindspeed_llm_flags"),
     Format("megatron", launches="megatron", writes=f"{_LAUNCH}:export_megatron"),
     Format("megatron-flags", launches="megatron", writes=f"{_LAUNCH}:export_megatron_flags"),
@@ -81,18 +88,12 @@ ROWS: tuple[Format, ...] = (
     Format("slurm", "Slurm", writes="megatron.slurm:export", brings_launch=True),
     Format("ascendjob", "AscendJob", writes="megatron.ascend_job:export", brings_launch=True),
     Format("chrome-trace", "Chrome trace", writes=f"{_REPORTS}:export_trace", takes="timeline"),
-    Format(
-        "json",
-        "PlanSet",
-        detects="own_documents:is_plan_set",
-        reads="own_documents:read_plan_set",
-        writes=f"{_REPORTS}:export_json",
-    ),
+    _own("json", "PlanSet", "is_plan_set", "read_plan_set", ".json", writes=f"{_REPORTS}:export_json"),
     Format("csv", "CSV", writes=f"{_REPORTS}:export_csv"),
     Format("markdown", "Markdown", writes=f"{_REPORTS}:export_markdown", takes="language"),
     Format("html", "HTML", writes="api.ui.report_page:export", takes="language"),
-    Format("config.json", "Hugging Face", detects="own_documents:is_hf_config", reads="own_documents:hf_model"),
-    Format("spec", "spec", detects="own_documents:is_spec", reads="own_documents:read_spec"),
+    _own("config.json", "Hugging Face", "is_hf_config", "hf_model", ".json"),
+    _own("spec", "spec", "is_spec", "read_spec", ".yaml,.yml,.json"),
 )
 _ORDER = (*FRAMEWORKS, "")
 # Those that a plan is written in: launches in the order of their frameworks, then the others.
