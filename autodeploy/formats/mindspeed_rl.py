@@ -502,10 +502,8 @@ def _pairs(document: dict[str, Any]) -> dict[str, Any]:
     """Keys by the table's path: MegatronConfig reads the common section and the actor's as one."""
     pairs: dict[str, Any] = {}
     for section, values in document.items():
-        name = "megatron_training" if section == "actor_config" else section
-        for key, value in values.items():
-            if key == "sampling_config":
-                pairs |= {f"{name}.{key}.{inner}": each for inner, each in value.items()}
-            else:
-                pairs[f"{name}.{key}"] = value
+        name = MEGATRON if section == ACTOR else section
+        sampling = values.get("sampling_config", {})
+        pairs |= {f"{name}.{key}": value for key, value in values.items() if key != "sampling_config"}
+        pairs |= {f"{name}.sampling_config.{key}": value for key, value in sampling.items()}
     return pairs

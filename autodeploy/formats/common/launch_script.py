@@ -298,7 +298,6 @@ def read_launch_script(
         words[2:] = _with_file(followed, words[2:], folder)
     before, program, after = ([], place, words[2:]) if front_door(words) else _cut_at_program(words)
     flags, repeated = _flags(followed, after)
-    launcher, _ = _flags(followed, before)
     recognised = environment_variables()
     exported = {name: value.text for name, value in followed.environment.items()}
     notes = tuple((line_of(followed.source.place(offset)), note) for offset, note in followed.notes)
@@ -306,7 +305,7 @@ def read_launch_script(
         program=program or place,
         flags=flags,
         repeated=repeated,
-        launcher=_launcher(launcher),
+        launcher=launcher_of(followed, before),
         asked_ranks=slurm_job(text).ranks,
         environment={name: text for name, text in exported.items() if name in recognised},
         variables=exported,
@@ -439,7 +438,9 @@ def _flags(followed: ScriptResult, words: list[Value]) -> tuple[dict[str, GivenF
     return flags, tuple(repeated)
 
 
-def _launcher(flags: Mapping[str, GivenFlag]) -> dict[str, int]:
+def launcher_of(followed: ScriptResult, words: list[Value]) -> dict[str, int]:
+    """Numbers of processes and nodes that the words before a program say."""
+    flags, _ = _flags(followed, words)
     launcher = {}
     for name, key in LAUNCHER_OPTIONS.items():
         text = flags[name].text if name in flags else ""

@@ -38,6 +38,8 @@ def _counted() -> frozenset[str]:
 class GivenReader:
     """Values that a command gives by name. Every method notes the field that one became, and marks it as read."""
 
+    LEAST = -MAX_NUMBER
+
     def __init__(self, given: Mapping[str, GivenFlag]) -> None:
         self.given = given
         self.log = DiagnosticsLog()
@@ -62,6 +64,22 @@ class GivenReader:
         if not abs(value) <= MAX_NUMBER:
             self.fail(name, Message("field_fault.is_too_big", value=repr(text[:40])))
         return value
+
+    def number(self, name: str, field: str, least: int | None = None) -> int | None:
+        """The whole number, from `least` or else `LEAST` on; None where there is none.
+
+        Raises SpecError with line and column where it is no whole number or its value isn't known.
+        """
+        text, least = self.text(name, field), self.LEAST if least is None else least
+        if text is None:
+            return None
+        if re.fullmatch(r"-?\d+(?:_\d+)+", text):
+            text = text.replace("_", "")  # as Python's int() reads it
+        sign = text.removeprefix("-")
+        if not sign.isdigit() or len(sign) > 13 or not least <= int(text) <= MAX_NUMBER:
+            limits = {"value": repr(text[:40]), "least": least, "most": MAX_NUMBER}
+            self.fail(name, Message("importers.not_whole_number", **limits))
+        return int(text)
 
     def fail(self, name: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the command at the place of a name."""
@@ -92,22 +110,6 @@ class FlagReader(GivenReader):
         if is_on:
             self.log.take(self.script.flags[flag].place, field, "on")
         return is_on
-
-    def number(self, flag: str, field: str) -> int | None:
-        """The whole number after the flag; None where the flag isn't given.
-
-        Raises SpecError with line and column where it is no whole number or its value isn't known.
-        """
-        text = self.text(flag, field)
-        if text is None:
-            return None
-        if re.fullmatch(r"-?\d+(?:_\d+)+", text):
-            text = text.replace("_", "")  # as Python's int() reads it
-        sign = text.removeprefix("-")
-        if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
-            limits = {"value": repr(text[:40]), "least": -MAX_NUMBER, "most": MAX_NUMBER}
-            self.fail(flag, Message("importers.not_whole_number", **limits))
-        return int(text)
 
     def text(self, name: str, field: str) -> str | None:
         """The one value after the flag, as it stands there, else what Megatron-LM takes; None where that has none."""
@@ -297,7 +299,7 @@ class KeyReader:
         otherwise : what is said of the others.
         """
         kept = []
-        for path, value in _leaves(self.document):
+        for path, value in leaves(self.document):
             effect = effect_of(path)
             without = effect.of_value(str(value)) if effect is not None else None
             if without is not None:
@@ -318,10 +320,11 @@ def pointer_of(path: str) -> str:
     return "/" + path.replace(".", "/")
 
 
-def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Values of a nested mapping with their dotted paths."""
     for key, value in document.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, path + ".")
+            yield from leaves(value, path + ".")
         else:
             yield path, value

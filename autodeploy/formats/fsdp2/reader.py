@@ -17,7 +17,7 @@ from autodeploy.formats.common.import_result import (
     take_marks,
 )
 from autodeploy.formats.common.key_table import EVENLY_ROUTED, import_result
-from autodeploy.formats.common.launch_script import LAUNCHER_OPTIONS
+from autodeploy.formats.common.launch_script import launcher_of
 from autodeploy.formats.common.value_readers import KeyReader, pointer_of
 from autodeploy.formats.fsdp2 import keys
 from autodeploy.formats.megatron.post_training_launch import model_of, preset_named
@@ -301,7 +301,9 @@ def _of_script(source: Source) -> ImportResult:
     for key, values in given.items():
         section, _, field = key.partition(".")
         merged.setdefault(section, {})[field] = _typed(key, values)
-    text, ranks = written + source.text, _ranks(words[:at])
+    launcher = launcher_of(followed, words[:at])
+    on_nodes = launcher["ranks_per_node"] * launcher.get("nodes", 1) if "ranks_per_node" in launcher else None
+    text, ranks = written + source.text, launcher.get("ranks", on_nodes)
     return import_fsdp2(merged, text, source.name, source.otherwise, source.base_dir, ranks)
 
 
@@ -364,18 +366,3 @@ def _typed(key: str, values: list[Value]) -> Any:
 def _text(value: Value) -> str:
     match = _OPTION.fullmatch(value.text)
     return (match[2] or "") if match else value.text
-
-
-def _ranks(words: list[Value]) -> int | None:
-    """Processes of the launcher; None where one of its numbers isn't known."""
-    sizes: dict[str, int] = {}
-    for index, word in enumerate(words):
-        name, _, text = word.text.partition("=")
-        if name in LAUNCHER_OPTIONS:
-            text = text or (words[index + 1].text if len(words) > index + 1 else "")
-            if not text.isdigit() or not 0 < int(text[:9]) < 10_000_000:
-                return None
-            sizes[LAUNCHER_OPTIONS[name]] = int(text[:9])
-    if "ranks" in sizes:
-        return sizes["ranks"]
-    return sizes["ranks_per_node"] * sizes.get("nodes", 1) if "ranks_per_node" in sizes else None

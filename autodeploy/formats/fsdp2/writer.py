@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.formats.common.value_readers import leaves
 from autodeploy.formats.fsdp2 import keys
 from autodeploy.formats.megatron.launch import Launch, plain_launch
-from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys, torchrun
+from autodeploy.formats.megatron.launch_script import head_comments, torchrun
 from autodeploy.formats.megatron.memory import recomputed_layers
+from autodeploy.formats.megatron.post_training_launch import refuse_bad_keys
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact
@@ -31,7 +33,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The YAML; its comments say how it is started, and what it can't say."""
     launch = plain_launch(plan_set, plan, keys.TARGET)
     document = configuration(launch)
-    refuse_unknown_keys(document, launch.arguments.release)
+    refuse_bad_keys(launch.arguments.release, dict(leaves(document)))
     preset = preset_of(launch.spec.model)
     name = f"mindspeed_llm_fsdp2_{plan.plan_id}.yaml"
     more_marks = f" preset={preset}" if preset else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autodeploy.formats.common.flag_effects import profile_of
 from autodeploy.formats.common.launch_script import environment_variables
@@ -16,14 +16,12 @@ from autodeploy.formats.megatron.attention import COMPRESSED_TRAINER, QWEN3_NEXT
 from autodeploy.formats.megatron.launch import Launch, add_checkpoints, launch_of
 from autodeploy.formats.megatron.recipe import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
 from autodeploy.formats.megatron.tuning import TRAINER
-from autodeploy.kit.errors import UnsupportedError
-from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line
 from autodeploy.specs.launched import full_interval
 from autodeploy.stack.expression import evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.planset import Plan, PlanSet
@@ -424,28 +422,6 @@ def add_own_arguments(launch: Launch) -> None:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
         if "fused_operators" in launch.plan.strategy.features:
             arguments.add("OPERATOR_ARGS", "--use-fused-rotary-pos-emb")
-
-
-def refuse_unknown_keys(document: Mapping[str, Mapping[str, Any]], release: Release) -> None:
-    """Refuses a document with a key that the release has not, or a value that the key does not take.
-
-    Raises UnsupportedError with the first of them.
-    """
-    for path, values in _values(document):
-        registered = release.keys.get(path)
-        fault = Message("common.unknown_key", name=path) if registered is None else registered.fault(values)
-        if fault is not None:
-            raise UnsupportedError(
-                Message("common.cannot_launch_this_plan", release=release.title, reason=fault), path="/to"
-            )
-
-
-def _values(document: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """Every key by its path, with its values as the parser reads them."""
-    for section, keys in document.items():
-        for key, value in keys.items():
-            listed = value if isinstance(value, list) else [value]
-            yield f"{section}.{key}", [str(each) for each in listed]
 
 
 def torchrun(launch: Launch, port: int) -> str:

@@ -13,7 +13,7 @@ from autodeploy.formats.common.flag_effects import key_effect
 from autodeploy.formats.common.import_result import ImportResult, plan_id_of, take_marks
 from autodeploy.formats.common.key_table import EVENLY_ROUTED
 from autodeploy.formats.common.launch_script import DPO, platform_keys, refused
-from autodeploy.formats.common.value_readers import KeyReader, pointer_of
+from autodeploy.formats.common.value_readers import KeyReader, leaves, pointer_of
 from autodeploy.formats.megatron.launch import Launch, plain_launch
 from autodeploy.formats.megatron.launch_script import head_comments
 from autodeploy.formats.megatron.layers import Placement, placement
@@ -29,8 +29,6 @@ from autodeploy.stack.features import FEATURES
 from autodeploy.stack.schedules import variant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from autodeploy.formats.common.source import Source
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
@@ -359,7 +357,9 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The YAML; what MindFormers can't say is in its comments."""
     launch = plain_launch(plan_set, plan, "mindformers")
     document = configuration(launch)
-    unknown = sorted(set(_paths(document)) - launch.arguments.release.keys.keys() - platform_keys().keys())
+    unknown = sorted(
+        {path for path, _ in leaves(document)} - launch.arguments.release.keys.keys() - platform_keys().keys()
+    )
     if unknown:
         raise UnsupportedError(Message("common.unknown_key", name=unknown[0]), path="/to")
     start = [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks, as"]
@@ -502,11 +502,3 @@ def _note_rest(launch: Launch) -> None:
         launch.arguments.note(
             Message("exporters.has_no_dispatcher", framework="MindFormers", name=strategy.moe_dispatcher)
         )
-
-
-def _paths(document: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in document.items():
-        if isinstance(value, dict):
-            yield from _paths(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.formats.common.value_readers import leaves
 from autodeploy.formats.megatron.launch import Launch, plain_launch
-from autodeploy.formats.megatron.launch_script import head_comments, refuse_unknown_keys, torchrun
+from autodeploy.formats.megatron.launch_script import head_comments, torchrun
 from autodeploy.formats.megatron.memory import recomputed_layers
+from autodeploy.formats.megatron.post_training_launch import refuse_bad_keys
 from autodeploy.formats.torchtitan import keys
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact
@@ -45,7 +47,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The TOML; its comments say how it is started, and what it can't say."""
     launch = plain_launch(plan_set, plan, keys.TARGET)
     document = configuration(launch)
-    refuse_unknown_keys(document, launch.arguments.release)
+    refuse_bad_keys(launch.arguments.release, dict(leaves(document)))
     name = f"torchtitan_npu_{plan.plan_id}.toml"
     comments = head_comments(plan_set, launch, _start(launch, name))
     return Artefact(toml_text(document, comments), "application/toml", name, tuple(launch.arguments.notes))

@@ -18,7 +18,7 @@ from autodeploy.formats.common.import_result import (
     take_marks,
 )
 from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript, refused
-from autodeploy.formats.common.value_readers import MAX_NUMBER, FlagReader, GivenReader
+from autodeploy.formats.common.value_readers import FlagReader, GivenReader
 from autodeploy.formats.megatron.post_training_launch import model_of, take_rl_marks, whole_updates
 from autodeploy.formats.megatron.strategy import read_strategy
 from autodeploy.formats.shell.follow import follow
@@ -56,6 +56,8 @@ def override_effects() -> Mapping[str, FlagEffect]:
 class OverrideReader(GivenReader):
     """The overrides of one command."""
 
+    LEAST = 1
+
     def text(self, name: str, field: str) -> str | None:
         """The value of a key, as it stands there without its quotes; verl's own where it is not given or null.
 
@@ -83,20 +85,7 @@ class OverrideReader(GivenReader):
         self.log.take(flag.place, field, value)
         return value
 
-    def number(self, key: str, field: str, least: int = 1) -> int | None:
-        """A whole number from `least` on.
-
-        Raises SpecError with line and column where it is none.
-        """
-        text = self.text(key, field)
-        if text is None:
-            return None
-        if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= MAX_NUMBER:
-            limits = {"value": repr(text[:40]), "least": least, "most": MAX_NUMBER}
-            self.fail(key, Message("importers.not_whole_number", **limits))
-        return int(text)
-
-    def whole(self, key: str, field: str, least: int = 1) -> int:
+    def whole(self, key: str, field: str, least: int | None = None) -> int:
         """As `number`, of a key that has a default."""
         number = self.number(key, field, least)
         assert number is not None
