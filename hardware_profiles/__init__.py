@@ -2,7 +2,7 @@
 
 from hardware_profiles.changes import apply_overlay, apply_overrides
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
-from hardware_profiles.errors import FieldProblem, ProfileError
+from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import list_profiles, load_profile, nearest_profiles, no_profile, profile_hash, registered
 from hardware_profiles.profile import Profile
 from hardware_profiles.schema import KINDS, ProfileDocument, Quantity
@@ -12,7 +12,6 @@ __all__ = [
     "EFFICIENCY_TERMS",
     "KINDS",
     "ClusterTopology",
-    "FieldProblem",
     "Profile",
     "ProfileDocument",
     "ProfileError",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from autodeploy.kit.errors import FieldError
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import MOST_HINTS
-from hardware_profiles.errors import FieldProblem, ProfileError
+from hardware_profiles.errors import ProfileError
 from hardware_profiles.older_names import renewed, renewed_value
 from hardware_profiles.profile import Profile
 from hardware_profiles.quantities import json_pointer, unknown_path_hint
@@ -33,18 +35,16 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
     An overridden number has kind "assumed" and the source "user override". ProfileError names every path that does not
     exist or whose number is out of range.
     """
-    problems: list[FieldProblem] = []
+    problems: list[FieldError] = []
     changes: dict[str, Quantity] = {}
     for path, value in overrides.items():
         quantity = profile.quantities.get(renewed(path))
         if quantity is None:
             hint = unknown_path_hint(profile.quantities, path) if len(problems) < MOST_HINTS else ""
-            problems.append(
-                FieldProblem(json_pointer([path]), Message("profiles.unknown_number", name=repr(path)), hint)
-            )
+            problems.append(FieldError(json_pointer([path]), Message("profiles.unknown_number", name=repr(path)), hint))
         elif not _is_finite_number(value):
             problems.append(
-                FieldProblem(
+                FieldError(
                     json_pointer([path]),
                     Message("field_fault.is_not_finite", value=repr(value)),
                     quantity.unit,
@@ -103,7 +103,7 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
             path="/profile",
             hint=Message("common.leave_it_out"),
         )
-    problems: list[FieldProblem] = []
+    problems: list[FieldError] = []
     changes: dict[str, Quantity] = {}
     numbers = {key: value for key, value in document.items() if key not in OVERLAY_REPORT_KEYS | WHOLE}
     for parts, value in _leaves(numbers, ()):
@@ -154,7 +154,7 @@ def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quanti
 def _changed(
     profile: Profile,
     changes: Mapping[str, Quantity],
-    problems: list[FieldProblem],
+    problems: list[FieldError],
     what: str,
     pointer_of: Callable[[str], str],
     whole: Mapping[str, object] | None = None,
@@ -180,7 +180,7 @@ def _changed(
         raise _refused(what, [_as_written(problem, written) for problem in error.problems]) from None
 
 
-def _refused(what: str, problems: list[FieldProblem]) -> ProfileError:
+def _refused(what: str, problems: list[FieldError]) -> ProfileError:
     said = [Message("common.place", place=problem.path, message=problem.message) for problem in problems]
     text = Message("common.place", place=what, message=joined(said, "semicolon"))
     return ProfileError(text, problems=tuple(problems))
@@ -192,9 +192,9 @@ def _pointer_in_document(path: str, tier_names: list[str]) -> str:
     return json_pointer(parts)
 
 
-def _as_written(problem: FieldProblem, written: Mapping[str, str]) -> FieldProblem:
+def _as_written(problem: FieldError, written: Mapping[str, str]) -> FieldError:
     """The problem with the pointer of the change that made it, where one of them did."""
     for document_pointer, pointer in written.items():
         if problem.path == document_pointer or problem.path.startswith(document_pointer + "/"):
-            return problem._replace(path=pointer)
+            return replace(problem, path=pointer)
     return problem

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class FieldProblem(NamedTuple):
-    """One bad field: its JSON pointer, what is wrong and what to do about it."""
-
-    path: str
-    message: str
-    hint: str = ""
+from autodeploy.kit.errors import FieldError
 
 
 class ProfileError(ValueError):
@@ -21,9 +13,9 @@ class ProfileError(ValueError):
     """
 
     def __init__(
-        self, message: str, *, path: str = "", hint: str = "", problems: tuple[FieldProblem, ...] | None = None
+        self, message: str, *, path: str = "", hint: str = "", problems: tuple[FieldError, ...] | None = None
     ) -> None:
-        self.problems = problems if problems is not None else (FieldProblem(path, message, hint),)
+        self.problems = problems if problems is not None else (FieldError(path, message, hint),)
         self.path = path or self.problems[0].path
         self.hint = hint or self.problems[0].hint
         super().__init__(message)
@@ -38,5 +30,5 @@ class ProfileError(ValueError):
         return _rebuild, (str(self), self.path, self.hint, self.problems)
 
 
-def _rebuild(message: str, path: str, hint: str, problems: tuple[FieldProblem, ...]) -> ProfileError:
+def _rebuild(message: str, path: str, hint: str, problems: tuple[FieldError, ...]) -> ProfileError:
     return ProfileError(message, path=path, hint=hint, problems=problems)

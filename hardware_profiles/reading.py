@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from autodeploy.kit.errors import FieldError
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import fault_of as field_fault_of
 from autodeploy.messages.field_faults import limits_of, os_fault
-from hardware_profiles.errors import FieldProblem, ProfileError
+from hardware_profiles.errors import ProfileError
 from hardware_profiles.quantities import json_pointer, quantities
 from hardware_profiles.schema import FIELDS_ERROR, ProfileDocument
 from hardware_profiles.yaml_faults import fault_of
@@ -82,13 +83,13 @@ def parse_profile_document(content: Any, *, name: str = "profile") -> ProfileDoc
     return document
 
 
-def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[FieldProblem]:
+def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[FieldError]:
     """Pydantic's findings as bad fields."""
-    problems: list[FieldProblem] = []
+    problems: list[FieldError] = []
     for finding in error.errors(include_url=False):
         if finding["type"] == FIELDS_ERROR:
             problems.extend(
-                FieldProblem(json_pointer((*prefix, *finding["loc"], *inner.location)), inner.message, inner.hint)
+                FieldError(json_pointer((*prefix, *finding["loc"], *inner.location)), inner.message, inner.hint)
                 for inner in finding["ctx"]["findings"]
             )
             continue
@@ -96,11 +97,11 @@ def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[Fiel
         if "Quantity" in finding["msg"]:
             hint = Message("profiles.number_format")
         hint = _MENDING.get(finding["type"], hint or limits_of(finding))
-        problems.append(FieldProblem(json_pointer((*prefix, *finding["loc"])), message, hint))
+        problems.append(FieldError(json_pointer((*prefix, *finding["loc"])), message, hint))
     return problems
 
 
-def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
+def _unknown_sources(document: ProfileDocument) -> list[FieldError]:
     """A source of one word is a key of `sources`; a text of several words stands for itself."""
     problems = []
     for path, quantity in quantities(document).items():
@@ -109,11 +110,11 @@ def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
                 close = get_close_matches(source, document.sources, n=1)
                 hint = Message("common.did_you_mean", names=repr(close[0])) if close else Message("profiles.add_source")
                 pointer = json_pointer([*path.split("."), "source"])
-                problems.append(FieldProblem(pointer, Message("field_fault.is_invalid", value=repr(source)), hint))
+                problems.append(FieldError(pointer, Message("field_fault.is_invalid", value=repr(source)), hint))
     return problems
 
 
-def _invalid(name: str, problems: list[FieldProblem]) -> ProfileError:
+def _invalid(name: str, problems: list[FieldError]) -> ProfileError:
     said = (Message("common.place", place=problem.path or "/", message=problem.message) for problem in problems[:20])
     shown = joined(said, "semicolon")
     return ProfileError(Message("common.not_of_format", format=name, reason=shown), problems=tuple(problems))

@@ -161,7 +161,7 @@ def placed_in_spec() -> Iterator[None]:
     try:
         yield
     except ProfileError as error:
-        errors = tuple(FieldError("/cluster" + p.path, p.message, p.hint) for p in error.problems)
+        errors = tuple(replace(p, path="/cluster" + p.path) for p in error.problems)
         raise SpecError(errors=errors) from error
 
 
@@ -210,7 +210,7 @@ def _profile_errors(document: Any) -> list[FieldError]:
         try:
             load_profile(name, overrides)
         except ProfileError as error:
-            return [FieldError("/cluster/overrides" + p.path, p.message, p.hint) for p in error.problems]
+            return [replace(p, path="/cluster/overrides" + p.path) for p in error.problems]
     return []
 
 

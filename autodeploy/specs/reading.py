@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.diagnostics import Diagnostics
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.software import Stack
-    from hardware_profiles import FieldProblem, Profile
+    from hardware_profiles import Profile
 
 
 MANY_TOKENS: Final = 500e6
@@ -415,11 +415,11 @@ def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
         try:
             apply_overrides(profile, each)
         except ProfileError as error:
-            errors += [FieldError(f"/cluster/overrides{p.path}", p.message, p.hint) for p in error.problems]
+            errors += [replace(p, path=f"/cluster/overrides{p.path}") for p in error.problems]
     return errors
 
 
-def _profile_message(error: ProfileError, problem: FieldProblem) -> str:
+def _profile_message(error: ProfileError, problem: FieldError) -> str:
     return Message("common.place", place=problem.path, message=problem.message) if problem.path else str(error)
 
 

@@ -286,8 +286,8 @@ def stack_of_document(document: Mapping[str, Any], documents: Mapping[str, Any] 
         stack = Stack.model_validate({"family": str(whole.get("name", "")), **read})
         errors += _value_faults(stack)
     except ValidationError as error:
-        for path, *said in problems_of(error):
-            errors.append(FieldError(re.sub(rf"^(/(?:{'|'.join(SECTIONS)})/[^/]+)/\d+", r"\1", path), *said))
+        place = re.compile(rf"^(/(?:{'|'.join(SECTIONS)})/[^/]+)/\d+")
+        errors += [replace(each, path=place.sub(r"\1", each.path)) for each in problems_of(error)]
     if errors:
         raise SpecError(errors=tuple(errors))
     return stack

@@ -37,7 +37,7 @@ ERRORS = frozenset(
     {
         *("SpecError", "UnsupportedError", "ProfileError", "NotFoundError", "ConflictError", "AccessError"),
         *("UnknownCallerError", "LimitError", "OverloadError", "StorageFullError", "AutoDeployError"),
-        *("ExpressionError", "InfeasibleRlError", "FieldError", "FieldProblem", "FieldFault", "Finding"),
+        *("ExpressionError", "InfeasibleRlError", "FieldError", "FieldFault", "Finding"),
     }
 )
 # How importers and exporters say what they noted: the last argument is the reason.
