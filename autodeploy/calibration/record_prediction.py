@@ -22,14 +22,13 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.diagnostics import Text
 from autodeploy.specs.record import Diagnoses
-from autodeploy.specs.rl import ASSUMED_CV
+from autodeploy.specs.rl import ResponseLength
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.software import features_of, release_of
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import TRAINED_IMBALANCE
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
-from cost_models.response_lengths import lognormal_lengths
 from cost_models.schedule import chunks_in_words, kinds, schedule_problem
 from hardware_profiles.loader import load_profile
 
@@ -201,7 +200,7 @@ def _real_lengths(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
     (mean,) = map(int, histogram)
     if 2 * mean > longest:
         return {}
-    lengths = lognormal_lengths(float(mean), ASSUMED_CV, float(longest))
+    lengths = ResponseLength(mean=mean, max=longest).distribution()
     shares: dict[str, float] = {}
     for tokens, share in zip(lengths.tokens.tolist(), lengths.share.tolist(), strict=True):
         name = str(max(1, round(tokens)))
