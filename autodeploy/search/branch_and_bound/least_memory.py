@@ -283,6 +283,8 @@ class RoomyPlans:
         self._request, self._limited = request, limited
         home = solver or CandidateSolver(request, together=True)
         self._looks = _Looks(home, request, limited)
+        self.in_every_way: set[int] = set()
+        """Outer strategies whose ways to keep optimizer states all have a plan, unless it is far behind."""
         self._of_outer = np.argsort(request.outer, kind="stable")
         self._sorted = request.outer[self._of_outer]
 
@@ -304,6 +306,7 @@ class RoomyPlans:
         for number, ones in found.items():
             close = [one for one in ones if times[one[0]] <= (1.0 + WAYS_MARGIN) * fastest_s]
             kept = close or ones[:1]
+            self.in_every_way |= {number} if close else set()
             made |= {index: self._looks.solved(index, plan) for index, plan in kept}
             promising = [index for index, _ in kept if times[index] <= (1.0 + TEMPLATE_MARGIN) * fastest_s]
             if not ones:

@@ -262,15 +262,13 @@ def space_of(search: SearchSpec, context: Context, profile: Profile, choice: Fea
 def _rank_orders(space: Space, context: Context, profile: Profile) -> tuple[bool, ...]:
     """The rank orders that the release launches and that are worth a look.
 
-    The second one is for clusters with a boundary that more than one node lies within, of supernodes or leaf switches:
-    beyond it links are slow for all that crosses. Elsewhere it is searched where it is asked for.
+    The second one is for clusters with a boundary, of nodes, supernodes or leaf switches: beyond it links are slow for
+    all that crosses. Within a node it is searched where it is asked for.
     """
-    facts, topology = context.facts, context.machine.topology
+    facts, nodes = context.facts, -(-context.machine.topology.num_ranks // profile.ranks_per_node)
     if not (facts["launches_tp_pp_dp_mapping"] and True in space.tp_pp_dp_mapping):
         return (False,)
-    nodes = -(-topology.num_ranks // profile.ranks_per_node)
-    bounded = topology.leaf_grain > 0 or any(1 < count < nodes for count in topology.instances)
-    return (False, True) if bounded or facts["asked_tp_pp_dp_mapping"] else (False,)
+    return (False, True) if nodes > 1 or facts["asked_tp_pp_dp_mapping"] else (False,)
 
 
 def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> None:

@@ -23,7 +23,7 @@ from autodeploy.search.post_training.launchable import rule_texts
 from autodeploy.search.post_training.one_update import context_of_update, trainers
 from autodeploy.search.post_training.search import RlSearch
 from autodeploy.search.post_training.update_layouts import update_spec
-from autodeploy.search.ranking.diversity import pareto_set
+from autodeploy.search.ranking.diversity import different, pareto_set
 from autodeploy.search.ranking.explanation import headroom
 from autodeploy.search.ranking.one_strategy import described
 from autodeploy.search.ranking.plans import Identity, plan_id
@@ -392,7 +392,7 @@ def _ranked(spec: Spec, profile: Profile, cards: int, result: RlResult, advice: 
         order = sorted(result.choices, key=lambda each: each.peak_bytes)
     else:
         order = list(result.choices)
-    kept = order[: spec.search.top_k]
+    kept = different(order, spec.search.top_k, lambda each: each.outline)
     if advice is not None and all(each is not advice.fastest.choice for each in kept):
         kept[-1] = advice.fastest.choice
     kept += [each for each in result.choices[: spec.search.top_k] if all(each is not other for other in kept)]

@@ -31,7 +31,7 @@ from autodeploy.search.post_training.generation_layouts import (
     values_left,
 )
 from autodeploy.search.post_training.launchable import WHOLE_NODES, Launchable
-from autodeploy.search.post_training.update_layouts import Updates, least_training_s, search_updates
+from autodeploy.search.post_training.update_layouts import Updates, least_training_s, search_updates, undominated
 from autodeploy.specs.rl import RlStrategy
 from cost_models.placements import asynchronous
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     _Asked: TypeAlias = tuple[GenerationLayout, Case]
 
 MAX_SOLVED_SPLITS = 3  # of the cards, that are looked at in earnest by placement: those whose estimate is best
-AT_ONCE = 4  # layouts of the update by number of cards, that generation is put beside
+AT_ONCE = 4  # degrees of the update by number of cards, that generation is put beside
 MAX_BOUND_SEARCHES = 4  # numbers of trainers, that are searched without launch rules for a bound of split placements
 KEPT_PER_PLAN = 4  # times as many choices as plans are asked for are kept, so that plans can differ
 
@@ -66,9 +66,13 @@ class Choice:
     @property
     def outline(self) -> tuple[object, ...]:
         """Traits that make it another plan for who launches it."""
-        u, g, how = self.update.strategy, self.layout.generation, self.layout
-        degrees = (u.tp, u.pp, u.cp, u.ep)
+        degrees, g, how = self.update.degrees, self.layout.generation, self.layout
         return (how.placement, how.generation_npus, how.staleness, degrees, g.tp, g.dp, g.ep, g.mode, g.precision)
+
+    @property
+    def of_update(self) -> tuple[object, ...]:
+        """The outline, of this update alone: others of its degrees may fit more surely, or less."""
+        return (*self.outline, id(self.update))
 
     @property
     def peak_bytes(self) -> float:
@@ -173,7 +177,9 @@ class RlSearch:
             self._fastest_s[npus] = min((each.part.training_s for each in updates), default=math.inf)
             terms = self.spec.search.risk_terms
             floor = terms.floor if terms.rule == "averse" else 0.0
-            self._updates[npus] = sorted(updates, key=lambda each: each.p_fits < floor)[:AT_ONCE]
+            order = sorted(undominated(updates), key=lambda each: each.p_fits < floor)
+            firsts = list(dict.fromkeys(each.degrees for each in order))[:AT_ONCE]
+            self._updates[npus] = [each for each in order if each.degrees in firsts]
         return self._updates[npus]
 
     def _least_on_all_s(self) -> float:
@@ -332,11 +338,12 @@ class RlSearch:
         """The best choices: options in the order of their bounds, until none that is left can be among the best."""
         wanted = KEPT_PER_PLAN * self.spec.search.top_k
         self.found.enumerated += len(options)
-        best: dict[tuple[object, ...], Choice] = {}
+        best: dict[tuple[object, ...], Choice] = {}  # of each outline and update
+        fastest: dict[tuple[object, ...], float] = {}  # of each outline
         for option in sorted(options, key=lambda each: each.least_s):
             if self.stop():
                 break
-            ranked = sorted(choice.step.step_time_s for choice in best.values())
+            ranked = sorted(fastest.values())
             if len(ranked) >= wanted and option.least_s > ranked[wanted - 1]:
                 break
             choice = self._choice(option)
@@ -344,15 +351,16 @@ class RlSearch:
                 continue
             placement, seconds = option.placement, choice.step.step_time_s
             self.found.best_of[placement] = min(seconds, self.found.best_of.get(placement, math.inf))
-            best_alike = best.get(choice.outline)
+            fastest[choice.outline] = min(seconds, fastest.get(choice.outline, math.inf))
+            best_alike = best.get(choice.of_update)
             if best_alike is None or _order(choice) < _order(best_alike):
-                best[choice.outline] = choice
+                best[choice.of_update] = choice
         for placement in dict.fromkeys(option.placement for option in options):
             remaining = (o for o in sorted(options, key=lambda each: each.least_s) if o.placement == placement)
             while placement not in self.found.best_of and (another := next(remaining, None)) is not None:
                 if (choice := self._choice(another)) is not None:
                     self.found.best_of[placement] = choice.step.step_time_s
-                    best.setdefault(choice.outline, choice)
+                    best.setdefault(choice.of_update, choice)
         ranked_choices = sorted(best.values(), key=_order)
         first = ranked_choices[: self.spec.search.top_k]
         return sorted((*map(self._thrifty, first), *ranked_choices[self.spec.search.top_k :]), key=_order)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.profile import Profile
 
-SEARCH: Final[dict[str, Any]] = {"effort": 0.1, "top_k": 3, "gap": 0.2, "risk": "neutral", "distinct": "strategies"}
+SEARCH: Final[dict[str, Any]] = {"effort": "fast", "top_k": 5, "gap": 0.2, "risk": "neutral", "distinct": "strategies"}
 """Of the update's layouts: the best few, as another plan may leave more memory to generation."""
 BOUND_GAP: Final = 0.05  # at which a search for a bound alone ends
 REDUCED_MEMORY_SHARE: Final = 0.8
@@ -54,6 +54,12 @@ class Update:
         """Cards that train."""
         return self.part.npus
 
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """By which it is another plan for who launches it."""
+        own = self.strategy
+        return own.tp, own.pp, own.cp, own.ep
+
 
 @dataclass(frozen=True)
 class UpdateLayouts:
@@ -72,17 +78,18 @@ def packs(spec: Spec) -> list[int | None]:
     return [int(value) for value in values_left(spec.search, "rl.pack_tokens", [longest, 2 * longest])]
 
 
-def update_spec(spec: Spec, npus: int | None = None, *, launched: bool = True) -> Spec:
+def update_spec(spec: Spec, npus: int | None = None, *, pack_tokens: int | None = None, launched: bool = True) -> Spec:
     """An update as a spec of pre-training: packs as sequences, as many as the samples of an update fill.
 
-    npus : cards that train; absent: all of the spec's. launched : only on replicas that the target can launch.
+    npus : cards that train; absent: all of the spec's. pack_tokens : of a pack; absent: the shortest. launched : only
+    on replicas that the target can launch.
 
     Attention stays within a pack here and within a sample in what is predicted; so layouts are chosen with a little too
     much of it. The batch is rounded up, so that it divides evenly in many ways.
     """
     rl = spec.training.rl
     assert rl is not None
-    pack_tokens = packs(spec)[0] or spec.training.seq_length
+    pack_tokens = pack_tokens or packs(spec)[0] or spec.training.seq_length
     npus = healthy_npus(profile_of(spec.cluster), spec.cluster) if npus is None else npus
     dies = 48 * npus
     samples = rl.samples // rl.updates_per_step
@@ -149,22 +156,26 @@ class LayoutSearch(Protocol):
 
 
 def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool) -> UpdateLayouts:
-    """The best layouts of the update on `npus` cards, by the spec's own ranking.
+    """The best layouts of the update on `npus` cards for each size of packs, by the spec's own ranking.
 
-    shared : generation takes what training leaves of a device; then more layouts, that leave room.
+    A longer pack takes more memory: what is best for a shorter one may not hold it. shared : generation takes what
+    training leaves of a device; then more layouts, that leave room. The gap is that of the shortest packs.
     """
-    update = update_spec(spec, npus)
-    cautious = update.model_copy(update={"search": update.search.model_copy(update={"risk": spec.search.risk})})
     profile = profile_of(spec.cluster)
     usable_gib = device_of(profile, spec.cluster).usable_hbm_bytes / GIB
     limit = REDUCED_MEMORY_SHARE * (spec.search.memory_limit_gib or usable_gib)
-    roomy = update.model_copy(update={"search": update.search.model_copy(update={"memory_limit_gib": limit})})
+
+    def found(pack_tokens: int | None, **changes: Any) -> LayoutsFound:
+        update = update_spec(spec, npus, pack_tokens=pack_tokens)
+        return search.layouts(update.model_copy(update={"search": update.search.model_copy(update=changes)}))
+
     try:
-        layouts = search.layouts(cautious)
-        strategies = (*layouts.strategies, *(search.layouts(roomy).strategies if shared and layouts.strategies else ()))
+        layouts, *longer = (found(pack, risk=spec.search.risk) for pack in packs(spec))
+        roomy = (found(None, memory_limit_gib=limit),) if shared and layouts.strategies else ()
     except SpecError as error:
         return UpdateLayouts(npus, (), None, 0, tuple(each.message for each in error.errors))
-    return UpdateLayouts(npus, tuple(map(_of_any_size, strategies)), layouts.gap, layouts.enumerated)
+    strategies = tuple(_of_any_size(each) for one in (layouts, *longer, *roomy) for each in one.strategies)
+    return UpdateLayouts(npus, strategies, layouts.gap, layouts.enumerated)
 
 
 def _of_any_size(strategy: Strategy) -> Strategy:
@@ -258,3 +269,13 @@ def _update(strategy: Strategy, pack: int | None, part: UpdatePart | SpecError) 
     peak_bytes, limit_bytes, moe = part.peak_bytes, part.limit_bytes, part.trained.context.model.is_moe
     fits, starts = p_fits(peak_bytes, limit_bytes, spread), p_starts(peak_bytes, limit_bytes, spread, moe=moe)
     return Update(strategy, pack, part, fits, starts)
+
+
+def undominated(updates: Sequence[Update]) -> list[Update]:
+    """Updates, the fastest first, but those that another one of their degrees beats in time, P(fits) and bytes left."""
+    kept: list[Update] = []
+    for update in updates:
+        rivals = (each for each in kept if each.degrees == update.degrees and each.p_fits >= update.p_fits)
+        if all(each.part.left_bytes(()) > update.part.left_bytes(()) for each in rivals):
+            kept.append(update)
+    return kept

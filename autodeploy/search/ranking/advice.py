@@ -264,7 +264,7 @@ class Adviser:
         if answers is None:
             return self.so_far
         answers = answers if known is None else known.joined(answers)
-        self.so_far = self._ranked([*self._best, *made], answers)
+        self.so_far = self._in_every_way(self._ranked([*self._best, *made], answers), sure)
         self.so_far = self._with_every_chunk_filled(self._in_full(self.so_far))
         if stepping:
             self._step_from_first(sure)
@@ -354,6 +354,22 @@ class Adviser:
 
     def _predicted(self, plans: Sequence[Solved]) -> Responses:
         return as_predicted(self._box, [each.solution.step_s for each in plans])
+
+    def _in_every_way(self, advice: Advice, level: float) -> Advice:
+        """The ranking with all ways of its first outer strategy to keep optimizer states: of one that is far behind the
+        fastest as predicted, only the fastest way was planned.
+        """
+        maker = self._by_level.get(level)
+        for _ in range(MOST_FIRSTS):
+            first, pool = advice.weighed[0].solved, _pool(advice)
+            if maker is None or self._number(first) in maker.in_every_way or self._stopped():
+                break
+            made = self._made([first.index], level, pool)
+            answers = self._responses(made) if made else None
+            if answers is None:
+                break
+            advice = self._ranked([*pool, *made], advice.responses.joined(answers))
+        return advice
 
     def _in_full(self, advice: Advice) -> Advice:
         """The ranking with its first plans solved in full, and with them the first one's other ways to keep optimizer

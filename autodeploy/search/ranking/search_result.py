@@ -14,7 +14,7 @@ from autodeploy.messages import Message
 from autodeploy.search.choices.effort import cores
 from autodeploy.search.placement.evaluate import OPTIMAL_GAP
 from autodeploy.search.ranking.counterfactuals import counterfactual, stepped
-from autodeploy.search.ranking.diversity import pareto_set
+from autodeploy.search.ranking.diversity import outline, pareto_set
 from autodeploy.search.ranking.explanation import explanation, memory_explanation
 from autodeploy.search.ranking.infeasible import divisibility_warnings, why_infeasible
 from autodeploy.search.ranking.measured_speed import slower_than_measured
@@ -30,6 +30,7 @@ from autodeploy.search.ranking.selection import (
 )
 from autodeploy.search.ranking.uncertainty import tied
 from autodeploy.space.feature_choice import choice_of
+from autodeploy.space.tree import OPTIMIZER_STATE_AXES
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -45,7 +46,7 @@ from autodeploy.specs.planset import (
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from autodeploy.kit.deadline import Deadline
     from autodeploy.search.branch_and_bound.candidate import Solved
@@ -361,7 +362,7 @@ def _neutral_order(objective: str, plan: Plan) -> tuple[float, float, str]:
 # What a search for layouts found, for a caller that reads nothing but their strategies.
 @dataclass(frozen=True)
 class LayoutsFound:
-    """Strategies in the order of their rank, at most as many as were asked for.
+    """Strategies in the order of their rank, and then their other ways to keep optimizer states.
 
     gap : by which the fastest of them may be slower than any other; None: unknown. enumerated : strategies of the
     space.
@@ -378,6 +379,8 @@ def layouts_found(
     """The strategies of the plans that `search_result.finish` describes, with the gap of those."""
     search, ratio = prepared.spec.search, prepared.identity.ratio
     order, neutral = chosen(frontier, advice, search)
+    if advice is not None:
+        order = _with_other_ways(order, [each.solved for each in advice.weighed])
     described = strategies_of_solved([*order, *neutral])
     fastest = min((seconds for _, seconds in described), default=None)
     bound = proven_bound(frontier, search.objective, ratio)
@@ -386,3 +389,19 @@ def layouts_found(
         gap=None if fastest is None else gap_of(ratio * fastest, bound),
         enumerated=searched.counts.enumerated,
     )
+
+
+def _with_other_ways(order: Sequence[Solved], ranked: Sequence[Solved]) -> list[Solved]:
+    """Plans, and of the same outlines the first in the ranking that keep optimizer states in other ways: which is best
+    may be another one where more than a step is counted.
+    """
+
+    def way(solved: Solved) -> tuple[Hashable, ...]:
+        return outline(solved), *(float(getattr(solved.candidate, name)[0]) for name in OPTIMIZER_STATE_AXES)
+
+    outlines, ways = {outline(each) for each in order}, {way(each) for each in order}
+    others: dict[Hashable, Solved] = {}
+    for each in ranked:
+        if outline(each) in outlines and way(each) not in ways:
+            others.setdefault(way(each), each)
+    return [*order, *others.values()]
