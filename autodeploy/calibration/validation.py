@@ -23,7 +23,7 @@ from autodeploy.calibration.record_prediction import (
 )
 from autodeploy.calibration.unmeasured import UnmeasuredReport, unmeasured, uses_of
 from autodeploy.costs.post_training.generator import Generator, generator_of
-from autodeploy.kit.errors import ProfileError, SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.space.rules import broken_rules
 from autodeploy.specs.base import Document
@@ -36,7 +36,7 @@ from autodeploy.specs.software import release_of, stack_of
 from autodeploy.stack.frameworks import ENGINES, UNRESTRICTED
 from cost_models.hbm import GIB
 from cost_models.serving import Service, served
-from hardware_profiles.errors import ProfileError as BadProfile
+from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
 from hardware_profiles.reading import read_yaml_file
 
@@ -139,14 +139,11 @@ def alike_records(records: Sequence[GenerationRecord]) -> Iterable[list[int]]:
 def batch_of(records: Sequence[GenerationRecord], places: list[int], numbers: GenerationNumbers | None = None) -> Batch:
     """Those of the records at `places`, which are alike; `numbers`: of generation, the system's without.
 
-    Raises SpecError if the profile is not known, or the device has no peak for the precision.
+    Raises ProfileError if the profile is not known, SpecError if the device has no peak for the precision.
     """
     record = records[places[0]]
-    try:
-        profile = load_profile(record.cluster.profile)
-        device = profile.device(record.cluster.device)
-    except BadProfile as error:
-        raise ProfileError(str(error), path="/cluster/profile", hint=error.hint) from error
+    profile = load_profile(record.cluster.profile)
+    device = profile.device(record.cluster.device)
     generator = generator_of(record.model, profile, device, record.generation, numbers=numbers)
     return Batch(generator, np.array(places, dtype=np.int64), tuple(records[place] for place in places))
 
@@ -176,7 +173,7 @@ def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
             batch = batch_of(records, places)
             service = service_of(batch)
             rows = [_served_row(batch, service, at, record) for at, record in enumerate(members)]
-        except SpecError as error:
+        except (SpecError, ProfileError) as error:
             rows = [ServedRow.of(record, skipped=str(error)) for record in members]
         served.update(zip(places, rows, strict=True))
     return [served[place] for place in range(len(records))]
