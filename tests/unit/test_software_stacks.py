@@ -117,7 +117,7 @@ def test_a_copy_under_another_name_changes_nothing(name: str, precision: str, mo
         run = Run(precision, models, 4, 2, frozenset({"grouped_gemm"}), date=date)
         one, other = resolved(shipped_stacks()[name], run), resolved(copied, run)
         assert (one.features, one.memory, one.void) == (other.features, other.memory, other.void)
-        assert (one.formats, one.settings) == (other.formats, other.settings)
+        assert (one.formats, one.settings, one.host) == (other.formats, other.settings, other.host)
 
 
 def documents() -> list[dict[str, Any]]:
