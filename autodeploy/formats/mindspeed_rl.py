@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.formats.common.import_result import (
     ImportResult,
-    KeptFlag,
     plan_id_of,
     search_of_marks,
     take_marks,
@@ -152,15 +151,14 @@ def reads(source: Source) -> ImportResult:
     take_marks(text, spec, strategy, flags.log)
     take_rl_marks(text, rl, reader.log)
     spec |= {"search": search_of_marks(text, TARGET), "strategy": strategy}
-    kept = [KeptFlag(flag.name, flag.text, flag.line) for flag in flags.note_rest()]
-    kept += reader.note_rest(REASONS, _effect, Message("importers.unknown_key"))
+    kept = (*flags.note_rest(), *reader.note_rest(REASONS, _effect))
     return ImportResult(
         "mindspeed-rl-yaml",
         spec,
         joined(flags.log, reader.log),
         ranks=ranks,
         target=TARGET,
-        kept=tuple(kept),
+        kept=kept,
         plan_id=plan_id_of(text),
     )
 

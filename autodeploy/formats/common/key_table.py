@@ -179,6 +179,6 @@ def import_result(
     """
     search = search_of_marks(text, target) | ({"deterministic_training": True} if deterministic else {})
     release = release_of_marks(text) or release_of(target, None)
-    kept = reader.note_rest(dict.fromkeys(release.keys, NO_EFFECT), lambda _: None, Message("importers.unknown_key"))
+    kept = reader.note_rest(dict.fromkeys(release.keys, NO_EFFECT), lambda _: None)
     found = {"kept": kept, "plan_id": plan_id_of(text), **more}
     return ImportResult(kind, {**spec, "search": search}, reader.log.finish(), target=target, **found)

@@ -35,6 +35,34 @@ def _counted() -> frozenset[str]:
     return frozenset(flag.name for flag in flags if flag.type in {INT, FLOAT} or flag.choices)
 
 
+def note_unread(
+    log: DiagnosticsLog,
+    values: Iterable[tuple[KeptFlag, str, Any]],
+    is_read: Callable[[str], bool],
+    effect_of: Callable[[str], FlagEffect | None],
+    reason_of: Callable[[str], str | None] = lambda _: None,
+) -> tuple[KeptFlag, ...]:
+    """Says of every value that is not read why, and of any that changes what is predicted without it.
+
+    values : each with its place and as it is shown. reason_of : why it is idle, before its effect is asked.
+    Returns those of which nobody knows what they do.
+    """
+    kept = []
+    for given, place, told in values:
+        effect = effect_of(given.name)
+        without = effect.of_value(given.value) if effect is not None else None
+        if without is not None:
+            log.unmodelled(place, told, without)
+        elif not is_read(given.name):
+            reason = reason_of(given.name)
+            if reason is None and effect is not None:
+                reason = NO_EFFECT if effect.harmless else effect.reason
+            if reason is None:
+                kept.append(given)
+            log.ignore(place, told, reason or UNKNOWN)
+    return tuple(kept)
+
+
 class GivenReader:
     """Values that a command gives by name. Every method notes the field that one became, and marks it as read."""
 
@@ -169,22 +197,11 @@ class FlagReader(GivenReader):
                 self.log.ignore(given.place, _shown(given), reason)
                 self._ignored.add(flag)
 
-    def note_rest(self) -> tuple[GivenFlag, ...]:
-        """Says of every flag not read why; returns those of which nobody knows what they do."""
-        kept = []
-        for name, given in self.script.flags.items():
-            effect = flag_effects().get(name)
-            has_effect = effect is not None and name not in self._ignored
-            without = effect.of_value(given.text) if effect is not None and has_effect else None
-            if without is not None:
-                self.log.unmodelled(given.place, _shown(given), without)
-            if name in self._read or without is not None:
-                continue
-            if effect is None:
-                kept.append(given)
-                self.log.ignore(given.place, _shown(given), UNKNOWN)
-            else:
-                self.log.ignore(given.place, _shown(given), NO_EFFECT if effect.harmless else effect.reason)
+    def note_rest(self) -> tuple[KeptFlag, ...]:
+        """As `note_unread`, with what else there is to say of the script."""
+        values = ((KeptFlag(each.name, each.text, each.line), each.place, _shown(each)) for each in self.given.values())
+        effects = {name: effect for name, effect in flag_effects().items() if name not in self._ignored}
+        kept = note_unread(self.log, values, self._read.__contains__, effects.get)
         for given in self.script.repeated:
             last = self.script.flags[given.name]
             if given.text != last.text:
@@ -198,7 +215,7 @@ class FlagReader(GivenReader):
             self.log.doubt("", f"${variable}", Message("importers.unset_variable", name=variable))
         for place, note in self.script.notes:
             self.log.ignore(place, "", note)
-        return tuple(kept)
+        return kept
 
 
 def _shown(given: GivenFlag) -> str:
@@ -290,29 +307,16 @@ class KeyReader:
                 self.log.unmodelled(pointer_of(path), value, Message("importers.predicted_as", what=harmless))
 
     def note_rest(
-        self, reasons: Mapping[str, str], effect_of: Callable[[str], FlagEffect | None], otherwise: str
+        self, reasons: Mapping[str, str], effect_of: Callable[[str], FlagEffect | None]
     ) -> tuple[KeptFlag, ...]:
-        """Says of every key not read why; returns those of which nobody knows what they do.
-
-        reasons : why keys are idle, by their path or the first part of it.
-        effect_of : the effect of the key at a path, where it is known.
-        otherwise : what is said of the others.
-        """
-        kept = []
-        for path, value in leaves(self.document):
-            effect = effect_of(path)
-            without = effect.of_value(str(value)) if effect is not None else None
-            if without is not None:
-                self.log.unmodelled(pointer_of(path), value, without)
-            if without is not None or path in self._read or path.startswith(tuple(self._whole)):
-                continue
-            reason = reasons.get(path) or reasons.get(path.partition(".")[0])
-            if reason is None and effect is not None:
-                reason = NO_EFFECT if effect.harmless else effect.reason
-            if reason is None:
-                kept.append(KeptFlag(path, shown(value), 0))
-            self.log.ignore(pointer_of(path), value, reason or otherwise)
-        return tuple(kept)
+        """As `note_unread`; reasons : why keys are idle, by their path or the first part of it."""
+        return note_unread(
+            self.log,
+            ((KeptFlag(path, str(value), 0), pointer_of(path), value) for path, value in leaves(self.document)),
+            lambda path: path in self._read or path.startswith(tuple(self._whole)),
+            effect_of,
+            lambda path: reasons.get(path) or reasons.get(path.partition(".")[0]),
+        )
 
 
 def pointer_of(path: str) -> str:

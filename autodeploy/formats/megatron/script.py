@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.formats.common.flag_effects import framework_of_flags
 from autodeploy.formats.common.import_result import (
     ImportResult,
-    KeptFlag,
     plan_id_of,
     release_of_marks,
     take_marks,
@@ -90,7 +89,7 @@ def reads(source: Source) -> ImportResult:
     for variable, value in script.environment.items():
         if variable not in ALLOCATORS and (variable != "CPU_AFFINITY_CONF" or value[:1] == "0"):
             reader.log.ignore(variable, value, Message("importers.no_field_of_spec"))
-    kept = tuple(KeptFlag(flag.name, flag.text, flag.line) for flag in reader.note_rest())
+    kept = reader.note_rest()
     return ImportResult(
         "launch-script",
         document,

@@ -289,7 +289,7 @@ def reads(source: Source) -> ImportResult:
     reader.log.take(
         "/parallel_config", "/cluster/num_npus", ranks, Message("importers.follows_from", what="tp x pp x cp x dp")
     )
-    kept = reader.note_rest(REASONS, key_effect, Message("importers.unknown_key"))
+    kept = reader.note_rest(REASONS, key_effect)
     return ImportResult(
         "mindformers-yaml",
         spec,

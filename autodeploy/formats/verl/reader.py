@@ -18,7 +18,7 @@ from autodeploy.formats.common.import_result import (
     take_marks,
 )
 from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript, refused
-from autodeploy.formats.common.value_readers import FlagReader, GivenReader
+from autodeploy.formats.common.value_readers import FlagReader, GivenReader, note_unread
 from autodeploy.formats.megatron.post_training_launch import model_of, take_rl_marks, whole_updates
 from autodeploy.formats.megatron.strategy import read_strategy
 from autodeploy.formats.shell.follow import follow
@@ -115,19 +115,15 @@ class OverrideReader(GivenReader):
         return {key.removeprefix(prefix): given for key, given in overrides.items()}
 
     def note_rest(self, pairs: Mapping[str, object]) -> tuple[KeptFlag, ...]:
-        """Says of every key not read why; returns those that are not in the release's table."""
-        kept = []
-        for key, given in self.given.items():
-            effect, value = override_effects().get(key), plain(given.text)
-            without = effect.of_value(value) if effect is not None else None
-            if without is not None:
-                self.log.unmodelled(given.place, value, without)
-            elif key not in self._read:
-                exists = _is_known(key, pairs)
-                if not exists:
-                    kept.append(KeptFlag(key, value, given.line))
-                self.log.ignore(given.place, value, NO_FIELD if exists else Message("importers.unknown_key"))
-        return tuple(kept)
+        """As `note_unread`; what the release's table has is no unknown key."""
+        values = [(KeptFlag(key, plain(each.text), each.line), each.place) for key, each in self.given.items()]
+        return note_unread(
+            self.log,
+            ((given, place, given.value) for given, place in values),
+            self._read.__contains__,
+            override_effects().get,
+            lambda key: NO_FIELD if _is_known(key, pairs) else None,
+        )
 
 
 def _is_known(key: str, pairs: Mapping[str, object]) -> bool:
@@ -311,12 +307,7 @@ def _kept_flags(inner: FlagReader | None, pairs: Mapping[str, object]) -> list[K
     if inner is None:
         return []
     names = {key.rpartition(".")[2] for key in pairs if key.startswith(keys.OPEN)}
-    rest = inner.note_rest()
-    return [
-        KeptFlag(flag.name, flag.text, flag.line)
-        for flag in rest
-        if flag.name.removeprefix("--").replace("-", "_") not in names
-    ]
+    return [flag for flag in inner.note_rest() if flag.name.removeprefix("--").replace("-", "_") not in names]
 
 
 def _command(followed: ScriptResult) -> tuple[str, str, dict[str, GivenFlag]]:
