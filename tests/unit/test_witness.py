@@ -64,6 +64,11 @@ def test_facts_of_memory_are_no_features_of_a_plan_and_no_note_of_its_launch(nam
     assert not [fact for fact in memory_facts() if fact in text]
 
 
+@pytest.mark.parametrize(("name", "fuses"), [("llm_dense", True), ("core_dense", True), ("main_llama", False)])
+def test_launches_with_mindspeed_rotate_by_one_operator(name, fuses):
+    assert ("--use-fused-rotary-pos-emb" in witness.script_of(PLANS[name])) is fuses
+
+
 def test_records_cover_frameworks_schedules_and_exchanges():
     releases = {record.release for record in RECORDS}
     assert releases >= {"megatron-main", "megatron-mindspeed-master", "mindspeed-llm-master"}

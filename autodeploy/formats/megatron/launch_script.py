@@ -343,7 +343,7 @@ SHELL = "text/x-shellscript"
 
 def export_megatron(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The launch script, to be started on every node in the Megatron-LM directory."""
-    launch = launch_of(plan_set, plan, "megatron")
+    launch = _megatron_launch(plan_set, plan)
     path = ShellVariable("TOKENIZER_PATH")
     named = "SFTTokenizer" if launch.arguments.has("--sft") else "HuggingFaceTokenizer"
     if launch.arguments.knows("--tokenizer-type", named):
@@ -358,9 +358,16 @@ def export_megatron(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 def export_megatron_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The argument blocks alone."""
-    launch = launch_of(plan_set, plan, "megatron")
+    launch = _megatron_launch(plan_set, plan)
     notes = tuple(launch.arguments.notes)
     return Artefact(flags_text(plan_set, launch), SHELL, f"megatron_flags_{plan.plan_id}.sh", notes)
+
+
+def _megatron_launch(plan_set: PlanSet, plan: Plan) -> Launch:
+    launch = launch_of(plan_set, plan, "megatron")
+    if launch.arguments.release.has("mindspeed"):
+        add_fused_rotation(launch)
+    return launch
 
 
 QK_NORM_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_spec"
@@ -420,8 +427,13 @@ def add_own_arguments(launch: Launch) -> None:
         return
     if model.rotates:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
-        if "fused_operators" in launch.plan.strategy.features:
-            arguments.add("OPERATOR_ARGS", "--use-fused-rotary-pos-emb")
+        add_fused_rotation(launch)
+
+
+def add_fused_rotation(launch: Launch) -> None:
+    """MindSpeed's rotation of queries and keys as one operator each, which is what plans are priced with."""
+    if launch.spec.model.rotates and "fused_operators" in launch.plan.strategy.features:
+        launch.arguments.add("OPERATOR_ARGS", "--use-fused-rotary-pos-emb")
 
 
 def torchrun(launch: Launch, port: int) -> str:
