@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/keys", tags=["service"])
 @router.get("", operation_id="list_keys", summary="The API keys", responses=responses(503))
 def list_keys(services: ServicesDep, principal: PrincipalDep) -> KeyList:
     """With scope admin those of all teams, revoked and expired ones too; else the one that the request came with."""
-    return KeyList(items=services.access.seen_by(principal))
+    return KeyList(items=services.access.list(principal))
 
 
 @router.patch(

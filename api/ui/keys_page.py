@@ -25,7 +25,7 @@ USUAL_DAYS = 30
 def keys(request: Request, views: ViewsOfApp) -> HTMLResponse:
     """The keys that whoever asks may see."""
     services = views.services
-    shown = services.access.seen_by(services.principal)
+    shown = services.access.list(services.principal)
     own = next((key for key in shown if key.own), None)
     most_searches = own.max_searches if own is not None else None
     page = render(

@@ -21,7 +21,6 @@ from autodeploy.messages.field_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import datetime
 
     from autodeploy.kit.settings import Settings
     from autodeploy.messages import Language
@@ -289,20 +288,16 @@ def logout(
 @keys_app.command("ls")
 def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the keys: team, scope, last use, when they expire, whether they are revoked."""
-    from dataclasses import asdict
-
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.wording import command_text
     from autodeploy.service.requests.callers import AccessService
-    from autodeploy.specs.resources import iso
 
     with current_database() as database:
         keys = AccessService(database).list()
-    moments = ("created_at", "last_used_at", "expires_at", "revoked_at")
     if output_format is ListFormat.JSON:
-        documents = [asdict(k) | {m: iso(t) if (t := getattr(k, m)) else None for m in moments} for k in keys]
-        write_report(json_text(documents), None)
+        write_report(json_text([{name: value for name, value in key if name != "own"} for key in keys]), None)
         return
+    moments = ("created_at", "last_used_at", "expires_at", "revoked_at")
     days = {"created_at", "expires_at"}  # without the hour, for the width of a terminal
     rows = [
         [
@@ -317,8 +312,9 @@ def list_keys(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langu
     write_report(table_text(columns, rows, spare=(4, 5, 8, 6, 2, 7)), None)
 
 
-def _moment(moment: datetime | None, *, hour: bool) -> str:
-    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M}" if hour else f"{moment:%Y-%m-%d}"
+def _moment(moment: str | None, *, hour: bool) -> str:
+    """Day of a moment as it is told, and perhaps hour and minute."""
+    return "-" if moment is None else moment[: 16 if hour else 10].replace("T", " ")
 
 
 @keys_app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")

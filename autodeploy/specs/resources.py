@@ -347,6 +347,8 @@ class KeyDocument(Resource):
     max_searches: Annotated[int | None, Field(description="that wait or run at once; null: the server's setting")]
     max_running: Annotated[int | None, Field(description="that run at once; null: as the server has slots")]
     own: Annotated[bool, Field(description="whether the request came with this key")]
+    max_spec_bytes: Annotated[int | None, Field(exclude=True)] = None
+    max_time_limit_s: Annotated[float | None, Field(exclude=True)] = None
 
 
 class KeyList(Resource):

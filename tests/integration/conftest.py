@@ -14,7 +14,7 @@ import pytest
 
 from api.app import create_app
 from autodeploy.kit.settings import Settings
-from autodeploy.service.requests.callers import AccessService, KeyView
+from autodeploy.service.requests.callers import AccessService
 from autodeploy.service.session import Services, open_services
 from autodeploy.service.store.database import Database
 from autodeploy.service.store.migration import upgrade
@@ -29,6 +29,8 @@ from tests.support.short_pauses import shorten
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
+
+    from autodeploy.specs.resources import KeyDocument
 
 QUICK = "tests.quick_planner"
 WAIT_S = 90.0
@@ -176,7 +178,7 @@ class Site:
     client: httpx.AsyncClient
     access: AccessService
     keys: dict[str, str]
-    views: dict[str, KeyView]
+    views: dict[str, KeyDocument]
 
     def by(self, name: str, **headers: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys[name]}"} | headers

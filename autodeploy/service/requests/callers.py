@@ -93,28 +93,8 @@ class Principal:
             raise missing
 
 
-SHOWN = tuple(name for name in KeyDocument.model_fields if name != "own")
-
 # Without keys, and on the command line: whoever reaches the database may do anything with it.
 ANYONE = Principal()
-
-
-@dataclass(frozen=True, slots=True)
-class KeyView:
-    """Public facts of a key; never the key."""
-
-    id: str
-    name: str
-    scope: str
-    max_searches: int | None
-    max_spec_bytes: int | None
-    team: str
-    max_running: int | None
-    max_time_limit_s: float | None
-    created_at: datetime
-    last_used_at: datetime | None
-    expires_at: datetime | None
-    revoked_at: datetime | None
 
 
 class AccessService:
@@ -137,7 +117,7 @@ class AccessService:
         max_running: int | None = None,
         max_time_limit_s: float | None = None,
         expires_in: timedelta | None = None,
-    ) -> tuple[str, KeyView]:
+    ) -> tuple[str, KeyDocument]:
         """A new key, which nobody can show again, and what is stored of it.
 
         team : whose searches and runs the key sees and, with scope write, changes; one of scope admin sees all.
@@ -173,20 +153,13 @@ class AccessService:
             row.expires_at = None if expires_in is None else row.created_at + expires_in
             row.id = new_key_id(row.created_at)
             ApiKeys(session).add(row)
-            return key, _view(row)
+            return key, _document(row, ANYONE)
 
-    def list(self) -> tuple[KeyView, ...]:
-        """Every key, the oldest first, revoked ones too."""
+    def list(self, principal: Principal = ANYONE) -> tuple[KeyDocument, ...]:
+        """Every key for scope admin, the oldest first, revoked ones too; else the caller's own."""
         with self._database.read() as session:
-            return tuple(_view(row) for row in ApiKeys(session).all())
-
-    def seen_by(self, principal: Principal) -> tuple[KeyDocument, ...]:
-        """Every key for scope admin, else the caller's own; never the keys themselves."""
-        return tuple(
-            KeyDocument(**{name: getattr(each, name) for name in SHOWN}, own=each.id == principal.key_id)
-            for each in self.list()
-            if principal.own_team is None or each.id == principal.key_id
-        )
+            keys = [_document(row, principal) for row in ApiKeys(session).all()]
+        return tuple(key for key in keys if principal.own_team is None or key.own)
 
     def expire(self, key_id: str, after: timedelta | None, by: Principal = ANYONE) -> None:
         """Has a key end so long from now, its sessions with it; None: only once it is revoked. Errors as `revoke`."""
@@ -315,8 +288,9 @@ def hash_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _view(row: ApiKeyRow) -> KeyView:
-    return KeyView(**{name: getattr(row, name) for name in KeyView.__dataclass_fields__})
+def _document(row: ApiKeyRow, principal: Principal) -> KeyDocument:
+    stored = {name: getattr(row, name) for name in KeyDocument.model_fields if name != "own"}
+    return KeyDocument(**stored, own=row.id == principal.key_id)
 
 
 # The audit log.
