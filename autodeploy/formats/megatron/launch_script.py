@@ -166,16 +166,16 @@ def _trainer(launch: Launch, *, adapts: bool) -> str:
     return ADAPTED_TRAINER if adapts else "pretrain_gpt.py"
 
 
-def flags_text(plan_set: PlanSet, launch: Launch) -> str:
-    """The argument blocks alone, for one's own script."""
+def _flags_alone(plan_set: PlanSet, launch: Launch, name: str) -> Artefact:
+    """The argument blocks, for one's own script."""
     blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
     head = [f"# {provenance_line(plan_set, launch.plan)}", f"# For {launch.ranks} ranks.", *mark(launch)]
     head += [f"# {line}" for line in release_lines(launch.arguments.release)]
     head += [f"# Note: {note}" for note in launch.arguments.notes]
     variables = [f"{name}={value}" for name, value in launch.variables.items()]
-    return (
-        "\n\n".join(["\n".join(head), "\n".join(variables), *(shell_array(*block) for block in blocks.items())]) + "\n"
-    )
+    parts = ["\n".join(head), "\n".join(variables), *(shell_array(*block) for block in blocks.items())]
+    notes = tuple(launch.arguments.notes)
+    return Artefact("\n\n".join(parts) + "\n", SHELL, f"{name}_{launch.plan.plan_id}.sh", notes)
 
 
 def mark(launch: Launch) -> list[str]:
@@ -358,9 +358,7 @@ def export_megatron(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 def export_megatron_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The argument blocks alone."""
-    launch = _megatron_launch(plan_set, plan)
-    notes = tuple(launch.arguments.notes)
-    return Artefact(flags_text(plan_set, launch), SHELL, f"megatron_flags_{plan.plan_id}.sh", notes)
+    return _flags_alone(plan_set, _megatron_launch(plan_set, plan), "megatron_flags")
 
 
 def _megatron_launch(plan_set: PlanSet, plan: Plan) -> Launch:
@@ -388,9 +386,7 @@ def export_mindspeed_llm(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 def export_mindspeed_llm_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The argument blocks alone."""
-    launch = _launch(plan_set, plan)
-    notes = tuple(launch.arguments.notes)
-    return Artefact(flags_text(plan_set, launch), SHELL, f"flags_{plan.plan_id}.sh", notes)
+    return _flags_alone(plan_set, _launch(plan_set, plan), "flags")
 
 
 def layer_spec(model: ModelSpec) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from autodeploy.formats.megatron.launch import Launch, plain_launch
 from autodeploy.formats.megatron.launch_script import head_comments
 from autodeploy.formats.megatron.layers import Placement, placement
 from autodeploy.formats.megatron.memory import by_stage, recomputed_layers
-from autodeploy.formats.mindformers.model import model_config, read_model
+from autodeploy.formats.mindformers.model import CONFIG, DTYPES, model_config, read_model
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message
@@ -26,6 +26,7 @@ from autodeploy.specs.artefact import Artefact
 from autodeploy.specs.diagnostics import NO_EFFECT
 from autodeploy.specs.model import MAX_LAYERS
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.flag_tables import defaults_of
 from autodeploy.stack.schedules import variant_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 
-CONFIG = "model.model_config"
 OFFSET = f"{CONFIG}.offset"
 CP_ALGORITHMS = {"colossalai_cp": "ring", "ulysses_cp": "ulysses", "hybrid_cp": "hybrid"}
 DISPATCHERS = {
@@ -86,7 +86,7 @@ def _features(reader: KeyReader, *, with_experts: bool) -> set[str]:
 
 def _context(reader: KeyReader) -> dict[str, Any]:
     path = "parallel_config.context_parallel_algo"
-    given = reader.take("/strategy/cp_algo", path) or "colossalai_cp"
+    given = reader.take("/strategy/cp_algo", path) or defaults_of("MindFormers")[path]
     if given not in CP_ALGORITHMS:
         reader.fail(path, Message("field_fault.is_invalid", value=repr(str(given)[:40])), ", ".join(CP_ALGORITHMS))
     degree = reader.number("/strategy/ulysses_degree", "parallel_config.ulysses_degree_in_cp", least=1)
@@ -116,7 +116,7 @@ def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
             etp, reason = 1, Message("importers.default_of", framework="MindFormers")
         reader.log.default("/strategy/etp", etp, reason)
     path = f"{CONFIG}.moe_token_dispatcher_type"
-    given = reader.take("/strategy/moe_dispatcher", path) or "alltoall"
+    given = reader.take("/strategy/moe_dispatcher", path) or defaults_of("MindFormers")[path]
     if given not in DISPATCHERS:
         reader.fail(path, Message("field_fault.is_invalid", value=repr(str(given)[:40])), ", ".join(DISPATCHERS))
     dispatcher = DISPATCHERS[given]
@@ -332,17 +332,14 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     batch = 1
     for factor in factors:
         batch *= factor
-    kinds = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    dtype = reader.take("/training/precision", "model.model_config.compute_dtype")
+    kinds, path = {word: ours for ours, word in DTYPES.items()}, f"{CONFIG}.compute_dtype"
+    dtype = reader.take("/training/precision", path)
     if dtype is None:
-        reader.log.default("/training/precision", "bf16", Message("importers.default_of", framework="MindFormers"))
-    elif dtype not in kinds:
-        reader.fail(
-            "model.model_config.compute_dtype",
-            Message("common.is_not_modelled_yet", what=repr(str(dtype)[:40])),
-            ", ".join(kinds),
-        )
-    training = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}
+        dtype, reason = defaults_of("MindFormers")[path], Message("importers.default_of", framework="MindFormers")
+        reader.log.default("/training/precision", kinds[dtype], reason)
+    elif str(dtype) not in kinds:
+        reader.fail(path, Message("common.is_not_modelled_yet", what=repr(str(dtype)[:40])), ", ".join(kinds))
+    training = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds[str(dtype)]}
     if reader.switch("/training/routing_imbalance", "model.model_config.moe_router_force_expert_balance"):
         training |= EVENLY_ROUTED
     return training

@@ -13,6 +13,7 @@ from autodeploy.specs.diagnostics import shown
 from autodeploy.specs.launched import Network, network_of, networks
 from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, TopkMethod
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.flag_tables import defaults_of
 
 if TYPE_CHECKING:
     from autodeploy.formats.common.value_readers import KeyReader
@@ -110,9 +111,9 @@ def _attention(reader: KeyReader, model: dict[str, Any]) -> dict[str, Any]:
 def _activation(reader: KeyReader) -> str:
     value = reader.take("/model/hidden_act", f"{CONFIG}.hidden_act", f"{CONFIG}.activation_func")
     gated = reader.raw(f"{CONFIG}.gated_linear_unit")
-    text = "silu" if value is None else str(value).lower()
+    text = str(value or defaults_of("MindFormers")[f"{CONFIG}.hidden_act"]).lower()
     if value is None:
-        reader.log.default("/model/hidden_act", "silu", Message("importers.default_of", framework="MindFormers"))
+        reader.log.default("/model/hidden_act", text, Message("importers.default_of", framework="MindFormers"))
     if text in GATED:
         return "silu"
     if "gelu" in text:
