@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,21 +66,15 @@ def add(
     met = {name: value for name, value in said.items() if value is not None}
     if oom == (file is not None) or (met and not oom):
         raise typer.BadParameter("give either FILE or --oom", param_hint="FILE")
-    if server is None:
-        outcome = _add_here(plan_id, file, met, note, op, ranks, rehearse)
-    else:
-        from autodeploy.cli.remote import connect
-        from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES
-        from autodeploy.specs.text_files import read_text
-
-        body: dict[str, Any] = {"note": note}
-        if file is None:
-            body |= {"source": "out_of_memory", "out_of_memory": met}
-        else:
-            body |= {"file": read_text(file, max_bytes=MAX_TEXT_BYTES)}
-        body |= {name: value for name, value in (("op", op), ("ranks", ranks)) if value is not None}
-        with connect(server) as client:
-            outcome = client.add_run(plan_id, body, rehearse=rehearse)
+    body: dict[str, Any] = {"note": note, "source": "out_of_memory", "out_of_memory": met}
+    if file is not None:
+        given = {"op": op, "ranks": ranks}
+        body = {"note": note, "file": _text(file)} | {name: each for name, each in given.items() if each is not None}
+    outcome = done_by(
+        server,
+        lambda here: _add_here(here, plan_id, body, file, rehearse),
+        lambda there: there.add_run(plan_id, body, rehearse=rehearse),
+    )
     as_json = output_format is ListFormat.JSON
     write_report(json_text(outcome.model_dump(mode="json")) if as_json else outcome_text(outcome, language(lang)), None)
 
@@ -132,21 +127,21 @@ def follow(
         pass
     write_report(last_line(followed, spoken) + "\n", None)
     if add_run and followed.verdict != "waiting":
-        write_report(outcome_text(_add_here(plan_id, log, {}, "", None, None, rehearse), spoken), None)
+        with stored(plan_id) as (services, _):
+            outcome = _add_here(services, plan_id, {"file": _text(log)}, log, rehearse)
+        write_report(outcome_text(outcome, spoken), None)
     if followed.verdict in {"stop", "out_of_memory"}:
         raise typer.Exit(GATE_FAILED)
 
 
 def _so_far(log: Path) -> MeasuredRun | None:
     """The run in a log; None before its first iteration, or while a line is half written."""
-    from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES
     from autodeploy.formats.measurements.measured_file import read_measured_text
     from autodeploy.kit.errors import SpecError
-    from autodeploy.specs.text_files import read_text
 
     if not log.is_file():
         return None
-    whole, _, _ = read_text(log, max_bytes=MAX_TEXT_BYTES).rpartition("\n")
+    whole, _, _ = _text(log).rpartition("\n")
     try:
         (run,) = read_measured_text(whole)
     except (SpecError, ValueError):
@@ -199,29 +194,26 @@ def remove(
     notify("deleted", what=run_id)
 
 
-def _add_here(
-    plan_id: str,
-    file: Path | None,
-    met: dict[str, Any],
-    note: str,
-    op: str | None,
-    ranks: int | None,
-    rehearse: str | None,
-) -> RunOutcomeDocument:
-    from autodeploy.cli.administration import note_here
-    from autodeploy.formats.measurements.measured_file import read_measured_file
-    from autodeploy.kit.settings import load_settings
-    from autodeploy.service.clusters.overlays import measured_of_document, only_run
-    from autodeploy.service.session import open_services
+def _text(file: Path) -> str:
+    from autodeploy.formats.measurements.benchmark_tables import MAX_TEXT_BYTES
+    from autodeploy.specs.text_files import read_text
 
-    if file is None:
-        measured = measured_of_document({"source": "out_of_memory", "out_of_memory": met, "note": note})
-    else:
-        measured = only_run(read_measured_file(file, op=op, ranks=ranks)).model_copy(update={"note": note})
-    with open_services(load_settings()) as services:
-        outcome = services.add_run(plan_id, measured, rehearse=rehearse)
-        note_here(services.database, "run.create", outcome.run.id, plan_id=plan_id)
-        return outcome
+    return read_text(file, max_bytes=MAX_TEXT_BYTES)
+
+
+def _add_here(
+    services: Services, plan_id: str, body: dict[str, Any], file: Path | None, rehearse: str | None
+) -> RunOutcomeDocument:
+    """Stores the measurement of a body, as a server would; a fault of its text is told with the name of its file."""
+    from autodeploy.cli.administration import note_here
+    from autodeploy.service.clusters.overlays import measured_of_document
+    from autodeploy.specs.text_files import in_file
+
+    with nullcontext() if file is None else in_file(file):
+        measured = measured_of_document(body)
+    outcome = services.add_run(plan_id, measured, rehearse=rehearse)
+    note_here(services.database, "run.create", outcome.run.id, plan_id=plan_id)
+    return outcome
 
 
 def _cells(run: RunDocument, lang: Language) -> list[str]:
