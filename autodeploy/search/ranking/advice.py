@@ -48,15 +48,18 @@ if TYPE_CHECKING:
 
 # Candidates that would look fastest elsewhere.
 MAX_SLOWDOWN: Final = 0.3
-"""Candidates whose estimate is longer than the fastest plan by more than this share are nobody's best."""
+"""Candidates whose estimate is longer than that of the fastest plan by more than this share are nobody's best."""
 MAX_CANDIDATES: Final = 4096
 """Candidates that are looked at again in every world, the fastest."""
 
 
-def near_rows(searched: SearchSpace, fastest_s: float) -> Ints:
-    """Candidates near the fastest plan, in the order of their estimate."""
-    rows = searched.swept.fastest(MAX_CANDIDATES)
-    return rows[searched.swept.after_recompute_s[rows] <= (1.0 + MAX_SLOWDOWN) * fastest_s]
+def near_rows(searched: SearchSpace, fastest: Solved) -> Ints:
+    """Candidates near the fastest plan, in the order of their estimate: a plan is faster than its own estimate, which
+    knows one placement only.
+    """
+    rows, estimates_s = searched.swept.fastest(MAX_CANDIDATES), searched.swept.after_recompute_s
+    near_s = max(fastest.solution.step_s, float(estimates_s[fastest.index]))
+    return rows[estimates_s[rows] <= (1.0 + MAX_SLOWDOWN) * near_s]
 
 
 def estimates_in(
@@ -459,7 +462,7 @@ class Adviser:
 
     def _picks(self, known: Responses, level: float) -> list[int]:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""
-        rows = near_rows(self._searched, self._best[0].solution.step_s)
+        rows = near_rows(self._searched, self._best[0])
         if not len(rows):
             return self._nearest(level)
         limit_bytes = partial(self._usual_limit, level=level)
