@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +50,8 @@ FASTEST_SHARE = 0.4
 def strategy_bounds(spec: Spec, most: int) -> StrategyBounds:
     """At most so many strategies that are legal and may fit, by rising bound of their step; the same ones every time.
 
-    Candidates that differ in how optimizer states are kept, or in the pairwise dispatcher, are one strategy.
+    Candidates that differ in how optimizer states are kept, in the order of ranks, or in the pairwise dispatcher, are
+    one strategy.
 
     Raises SpecError if the spec asks for something that can't be planned with, or has too many strategies;
     UnsupportedError for post-training, whose strategies are searched apart for update and generation.
@@ -88,7 +90,8 @@ def _by_strategy(searched: SearchSpace) -> tuple[Ints, Floats]:
     if not len(searched.candidates):
         return np.zeros(0, dtype=np.int64), np.zeros(0)
     cards = np.array([context.num_npus for context in searched.contexts])[searched.variant]
-    number = distinct([outer_tuples(searched.candidates), cards])[1]
+    in_one_order = replace(searched.candidates, tp_pp_dp_mapping=np.zeros(len(cards), dtype=bool))
+    number = distinct([outer_tuples(in_one_order), cards])[1]
     order = np.lexsort((searched.swept.bound_s, number))
     starts = np.flatnonzero(np.diff(number[order], prepend=-1))
     return order[starts], np.minimum.reduceat(searched.swept.least_bytes[order], starts)
