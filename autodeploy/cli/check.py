@@ -174,7 +174,6 @@ def check(
     """
     from autodeploy.analysis.launch_checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report
-    from autodeploy.cli.what_if import PLAN_ID
     from autodeploy.specs.answers import CheckLimits
     from autodeploy.specs.questions import CheckRequest, LocalFile
 
@@ -189,7 +188,7 @@ def check(
     refuse_unknown_rules(limits.allow_rules, "--allow-rule")
     asked = LaunchOptions(file, settings, cluster, device, num_npus, target_release)
     request = asked.request(CheckRequest, limits=limits, baseline=_baseline(asked, baseline))
-    if baseline is not None and not PLAN_ID.fullmatch(baseline):
+    if baseline is not None and baseline != request.baseline:
         request = request.against_file(LocalFile(Path(baseline), target_release))
     report = answer_of(server, lambda of: of.check(request))
     if output_format in {CheckFormat.JSON, CheckFormat.JUNIT}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from autodeploy.analysis.questions import Questions
 from autodeploy.cli.conversion import stored_plan
@@ -10,8 +10,13 @@ from autodeploy.kit.settings import load_settings
 from autodeploy.search.planner import Planner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.service.session import Services
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
+
+Answer = TypeVar("Answer")
 
 
 class Here(Questions):
@@ -26,19 +31,20 @@ class Here(Questions):
         return stored_plan(plan_id)
 
     def planned_before(self, spec: Spec) -> PlanSet | None:
-        settings = load_settings()
-        if not settings.has_database():
-            return None
-        from autodeploy.service.session import open_services
-
-        with open_services(settings) as services:
-            return services.planned_before(spec)
+        return _in_database(lambda services: services.planned_before(spec), None)
 
     def _with_overlay(self, spec: Spec) -> Spec:
-        settings = load_settings()
-        if spec.cluster.overlay != "auto" or not settings.has_database():
+        if spec.cluster.overlay != "auto":
             return spec
-        from autodeploy.service.session import open_services
+        return _in_database(lambda services: services._with_overlay(spec), spec)
 
-        with open_services(settings) as services:
-            return services._with_overlay(spec)
+
+def _in_database(ask: Callable[[Services], Answer], otherwise: Answer) -> Answer:
+    """Answer of the services that have the database of the settings; `otherwise` where there is none."""
+    settings = load_settings()
+    if not settings.has_database():
+        return otherwise
+    from autodeploy.service.session import open_services
+
+    with open_services(settings) as services:
+        return ask(services)
