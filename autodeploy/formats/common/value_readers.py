@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -63,7 +64,7 @@ def note_unread(
     return tuple(kept)
 
 
-class GivenReader:
+class GivenReader(ABC):
     """Values that a command gives by name. Every method notes the field that one became, and marks it as read."""
 
     LEAST = -MAX_NUMBER
@@ -73,9 +74,9 @@ class GivenReader:
         self.log = DiagnosticsLog()
         self._read: set[str] = set()
 
+    @abstractmethod
     def text(self, name: str, field: str) -> str | None:
         """The one value, as it stands there; None where there is none."""
-        raise NotImplementedError
 
     def decimal(self, name: str, field: str) -> float | None:
         """The decimal number; None where there is none.
