@@ -21,6 +21,7 @@ from autodeploy.search.ranking.selection import weight_of
 
 if TYPE_CHECKING:
     from autodeploy.costs.steps.scenarios import Scenario
+    from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.ranking.advice import Advice
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
@@ -66,6 +67,22 @@ class Planned:
 
     def best_s(self, world: Scenario, memory_factor: float) -> float:
         """Step time of the best plan found in a world where peaks are `memory_factor` times the predicted ones."""
+        best = self._best(world, memory_factor)
+        return float("inf") if best is None else best.solution.step_s
+
+    def planned_again(self, memory_factor: float) -> Solved | None:
+        """The best plan found by the predicted times, were it known that peaks are so many times the predicted ones."""
+        return self._best(self._as_predicted(), memory_factor)
+
+    def _as_predicted(self) -> Scenario:
+        return {number.name: 0.0 for number in self.advice.responses.box.numbers}
+
+    def time_s(self, solved: Solved, world: Scenario) -> float:
+        """Step time in a world of a plan that `planned_again` found."""
+        numbers, layouts = self.advice.responses.box.numbers, layouts_of_solved([solved])
+        return float(step_times_in(solved.candidate, solved.context, layouts, numbers, [world])[0, 0])
+
+    def _best(self, world: Scenario, memory_factor: float) -> Solved | None:
         numbers = self.advice.responses.box.numbers
         context = self._prepared.context
         there = context_in(context, numbers, world)
@@ -84,4 +101,4 @@ class Planned:
             self._searched.counts,
         )
         frontier = best_first(searched.request(1, 0.05, self._budget))
-        return frontier.best[0].solution.step_s if frontier.best else float("inf")
+        return frontier.best[0] if frontier.best else None
