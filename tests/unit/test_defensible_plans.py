@@ -14,6 +14,7 @@ from autodeploy.kit.deadline import Deadline
 from autodeploy.kit.errors import SpecError
 from autodeploy.search import plan_search
 from autodeploy.search.planner import plan
+from autodeploy.search.ranking import advice
 from autodeploy.search.ranking.expected_cost import DAY_S, FLOOR, HOUR_S, RiskPrice, expected_costs, price_of
 from autodeploy.search.ranking.regret import regret_order
 from autodeploy.specs.reading import read_spec_document
@@ -74,6 +75,14 @@ def test_what_is_recommended_costs_no_more_than_with_axes_fixed_to_its_rivals(na
 @pytest.mark.parametrize("name", SMALL)
 def test_the_first_plan_is_not_dominated(name: str) -> None:
     assert not is_dominated(own(name))
+
+
+@pytest.mark.parametrize("name", ["dense 8B", "dense 7B", "tight"])
+def test_plans_at_the_floor_are_made_as_long_as_any_is_promising(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "AT_FLOOR", 1)
+    one_by_one = advised(spec_of(name))
+    assert one_by_one is not None
+    assert abs(held(own(name), one_by_one).excess) <= 0.002
 
 
 @pytest.mark.parametrize("polls", [0, 1, 3, 9, 27])

@@ -30,7 +30,7 @@ from autodeploy.search.ranking.uncertainty_set import uncertainty_set
 from autodeploy.search.ranking.unproven import unproven_axes, unproven_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.costs.prediction_spread import MemorySpread
@@ -125,7 +125,8 @@ OUTLINES, MORE = 8, 3
 LEAST_LEVEL: Final = 0.6
 """P(fits) that plans are made for where none reaches the floor."""
 AT_FLOOR: Final = 9
-"""Outer strategies of which a plan is made that fits no more surely than the floor asks for, the most promising."""
+"""Outer strategies of which plans are made at once that fit no more surely than the floor asks for: the most promising,
+then those that still are."""
 FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
 """Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
 that rest on least."""
@@ -262,7 +263,7 @@ class Adviser:
                 break
             make(picks(level), level)
         if floor < sure and self.so_far.least_p_fits >= floor and not self._stopped():
-            make(self._promising(), floor)
+            self._make_at_floor(make)
         answers = self._responses(made) if known is not None else self._responses([*self._best, *made])
         if answers is None:
             return self.so_far
@@ -272,6 +273,15 @@ class Adviser:
         if stepping:
             self._step_from_first(sure)
         return self.so_far
+
+    def _make_at_floor(self, make: Callable[[Sequence[int], float], None]) -> None:
+        """Makes plans that fit no more surely than the floor asks for, while any may cost less than the first plan."""
+        fastest = self._best[0].index
+        more, seen = list(dict.fromkeys([*self._promising(()), fastest])), set[int]()
+        while more and not self._stopped():
+            seen |= {int(self._outer[index]) for index in more}
+            make(more, self._price.floor)
+            more = self._promising(seen)
 
     def _step_from_first(self, level: float) -> None:
         """The ranking with plans of the steps from its first plan; where one of them is first, of its own steps too."""
@@ -312,12 +322,12 @@ class Adviser:
         best = [*self._frontier.best, *proven]
         return sorted(best, key=lambda each: (each.solution.step_s, each.index))
 
-    def _promising(self) -> list[int]:
-        """Of outer strategies that may cost less than the first plan with no more room than the floor asks for, the
-        first candidates of the ranking, the most promising first: no plan of one is faster than what the search knows,
-        if it knows any.
+    def _promising(self, seen: Container[int]) -> list[int]:
+        """Of outer strategies, but those that were seen, that may cost less than the first plan with no more room than
+        the floor asks for, the first candidates of the ranking, the most promising first: no plan of one is faster than
+        what the search knows, or where it knows none than its bound.
         """
-        outer, least_s = self._outer, dict[int, float]()
+        outer, bound_s, least_s = self._outer, self._searched.swept.bound_s, dict[int, float]()
         for one in self._frontier.found:
             number = int(outer[one.index])
             least_s[number] = min(one.step_s, least_s.get(number, np.inf))
@@ -326,13 +336,14 @@ class Adviser:
         enough = first.expected_s * float(self.so_far.weights[first.row])
         for each in self.so_far.weighed:
             number, cost = self._number(each.solved), float(self.so_far.weights[each.row]) * each.expected_s
-            hope = cost * min(1.0, least_s.get(number, each.step_s) / each.step_s)
-            if hope < enough or number not in least_s:
+            if number in seen:
+                continue
+            if number not in least_s:
+                least_s[number] = float(bound_s[outer == number].min())
+            hope = cost * min(1.0, least_s[number] / each.step_s)
+            if hope < enough:
                 hopes[number] = min((hope, each.solved.index), hopes.get(number, (np.inf, 0)))
-        promising = sorted(hopes.values())
-        return list(
-            dict.fromkeys([index for _, index in promising[:AT_FLOOR]] + [each.index for each in self._best[:1]])
-        )
+        return [index for _, index in sorted(hopes.values())[:AT_FLOOR]]
 
     def _nearest(self, _level: float) -> list[int]:
         """The search's fastest candidates, whatever room they are to leave."""
@@ -375,12 +386,11 @@ class Adviser:
         return advice
 
     def _in_full(self, advice: Advice) -> Advice:
-        """The ranking with its first plans solved in full, and with them the first one's other ways to keep optimizer
-        states; the search's own were.
+        """The ranking with its first plans also solved in full, and the first one's other ways to keep states; those of
+        the search were. What is faster as predicted may cost more in the draws: quick plans stay.
         """
         pool = _pool(advice)
-        responses_before = advice.responses
-        better: list[int] = []
+        better: list[Solved] = []
         known = {_identity(each) for each in pool}
         for each in dict.fromkeys([*advice.weighed[:NUM_REFINED], *self._other_ways(advice)]):
             if each.row < len(self._best) or self._stopped():
@@ -389,13 +399,11 @@ class Adviser:
             refined = maker.refined(each.solved, self._budget.effort)
             if _identity(refined) not in known:
                 known.add(_identity(refined))
-                pool[each.row] = refined
                 self._peaks[id(refined)] = maker.card_bytes(refined)
-                better.append(each.row)
-        if not better:
-            return advice
-        again = self._responses([pool[row] for row in better])
-        return advice if again is None else self._ranked(pool, responses_before.replaced(better, again))
+                self._makers[id(refined)] = maker
+                better.append(refined)
+        answers = self._responses(better) if better else None
+        return advice if answers is None else self._ranked([*pool, *better], advice.responses.joined(answers))
 
     def _other_ways(self, advice: Advice) -> list[Weighed]:
         """Plans of the first one's outer strategy that keep optimizer states otherwise and are hardly slower: a quick

@@ -63,15 +63,6 @@ class Responses:
         pairs = ((self.nominal, other.nominal), (self.low, other.low), (self.high, other.high))
         return Responses(self.box, *(np.concatenate(pair) for pair in pairs))
 
-    def replaced(self, rows: Sequence[int], by: Responses) -> Responses:
-        """With other answers for the plans at some rows."""
-        replaced = []
-        for mine, theirs in ((self.nominal, by.nominal), (self.low, by.low), (self.high, by.high)):
-            values = mine.copy()
-            values[list(rows)] = theirs
-            replaced.append(values)
-        return Responses(self.box, *replaced)
-
 
 def _half_widths(box: UncertaintySet) -> Floats:
     """Distance of each number's ends from where it is [numbers]."""
