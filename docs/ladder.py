@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autodeploy.analysis.ablation.cases import ASSUMPTIONS, CASES, read_cases
+from autodeploy.analysis.ablation.cases import ASSUMPTIONS, CASES, read_case
 from autodeploy.analysis.ablation.comparison_sides import Runs
 from autodeploy.analysis.ablation.published import METRICS
 from docs.schema_tables import table
@@ -21,7 +21,7 @@ PUBLISHED = ((18.9, 0.61), (30.0, 1.46), (41.0, None))  # MFU in percent, millio
 
 def ladder_section() -> str:
     """The three published points of Pangu Ultra MoE beside their predictions, under one set of assumptions."""
-    case = next(case for case in read_cases() if case.case == LADDER)
+    case = read_case(CASES / f"{LADDER}.yaml")
     runs = Runs()
     points = points_of(case, runs)
     rows = [_row(run, *published) for run, published in zip(points, PUBLISHED, strict=True)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.analysis.ablation.cases import read_cases
+from autodeploy.analysis.ablation.cases import CASES, read_case
 from autodeploy.analysis.ablation.comparison_sides import Runs
 from autodeploy.analysis.ablation.published import METRICS, ablate_published
 from autodeploy.analysis.launch_checks.launch import launch_of
@@ -102,7 +102,7 @@ def predicted(
 
 def ladder_lines() -> list[Line]:
     """The three MFUs of the published ladder."""
-    case = next(case for case in read_cases() if case.case == LADDER)
+    case = read_case(CASES / f"{LADDER}.yaml")
     points = points_of(case, Runs())
     mfu_values = [METRICS["mfu_full_attention_pct"](run, run) for run in points]
     errors = [value / mfu - 1.0 for value, (mfu, _) in zip(mfu_values, PUBLISHED, strict=True)]

@@ -71,8 +71,10 @@ def spent(path: Path, tree: Path, data: Path) -> Spent:
     """Processor time and memory of a source tree's program that plans the spec of a file; data : of its database."""
     before = loop_s()
     command = [sys.executable, "-m", "autodeploy", "plan", str(path), "-f", "json"]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_DATA_HOME": str(data), "PYTHONPYCACHEPREFIX": str(data)}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_DATA_HOME": str(data)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has been compiled
+    if tree != ROOT:
+        environment["PYTHONPYCACHEPREFIX"] = str(data)  # a tree of others stays as it is
     measuring = [sys.executable, "-S", "-c", MEASURED, *command]
     told = subprocess.run(measuring, cwd=tree, env=environment, check=True, capture_output=True, text=True)
     code, processor_s, peak_kib = json.loads(told.stdout)

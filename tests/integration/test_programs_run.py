@@ -20,6 +20,7 @@ from autodeploy.calibration.shipped.generation import shipped_generation
 from autodeploy.calibration.shipped.overhead_fit import shipped_rl
 from autodeploy.calibration.shipped.tables import shipped_records
 from docs import scoreboard as scoreboard_page
+from docs.accuracy_page.sets import SPLITS
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
 from tests.support import commissioned_clusters
@@ -178,8 +179,17 @@ def search_comparison(cut: Cut) -> None:
 
 
 def records(most: int) -> list[Record]:
-    """Shipped records: so many of each profile, dense and with experts, with a measured peak and without."""
-    return first_of(shipped_records(), most, lambda r: (r.cluster.profile, r.model.is_moe, has_peak(r)))
+    """Shipped records: so many of each profile, dense and with experts, with a measured peak and without, small and
+    large, as the accuracy page splits them.
+    """
+    sides = {split.profile: split for split in SPLITS}
+
+    def kind(record: Record) -> tuple[object, ...]:
+        cards, split = record.cluster.num_npus or 1, sides.get(record.cluster.profile)
+        side = split and (cards <= split.at_most, cards >= split.at_least)
+        return record.cluster.profile, record.model.is_moe, has_peak(record), side
+
+    return first_of(shipped_records(), most, kind)
 
 
 def has_peak(record: Record) -> bool:
@@ -213,14 +223,14 @@ def one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accuracy(cut: Cut) -> None:
     one_launch(cut.monkeypatch)
-    cut.main(records(6), cut.folder, cut.folder, published=False)
+    cut.main(records(3), cut.folder, cut.folder, published=False)
     assert {path.suffix for path in cut.folder.rglob("*") if path.is_file()} == {".md", ".svg", ".json"}
 
 
 def scoreboard(cut: Cut) -> None:
     one_launch(cut.monkeypatch)
     cut.arguments("--quick")
-    cut.main(records(4))
+    cut.main(records(3))
 
 
 def shipped_calibration(cut: Cut) -> None:
@@ -366,7 +376,7 @@ LEAST: dict[str, Callable[[Cut], None]] = {
     "docs.accuracy": accuracy,
     "docs.published_effects": published_effects,
     "docs.published_signs": published_signs,
-    "docs.backtest": lambda cut: cut.main(records(6), cut.folder / "page.md"),
+    "docs.backtest": lambda cut: cut.main(records(4), cut.folder / "page.md"),
     "docs.generation_accuracy": lambda cut: cut.main(generation_records(), cut.folder / "page.md", cut.folder),
     "docs.rl_accuracy": lambda cut: cut.main(rl_records(), cut.folder / "page.md"),
     "docs.scoreboard": scoreboard,

@@ -261,7 +261,10 @@ def test_the_median_error_of_time_is_below_15_percent() -> None:
 def test_no_run_that_ran_is_called_out_of_memory_nearly_for_certain() -> None:
     """Of an interval of 80 % one end is passed by one in ten runs: none is as far beyond its card as that."""
     chances = {}
-    for record in shipped():
+    # As likely as not where less is predicted than the card has.
+    large = {row.id for row in rows() if row.predicted and row.fits is not True}
+    assert large
+    for record in (each for each in shipped() if each.id in large):
         predicted = predict_record(record)
         need, limit = float(np.max(predicted.estimate.card_bytes)), predicted.context.limit_bytes
         chances[record.id] = p_fits(need, limit, record_memory_spread(predicted, on_card=True))

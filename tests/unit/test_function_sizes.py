@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.unit
 
@@ -23,15 +20,17 @@ ASSIGNED = ":="  # of the steps in a docstring
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions() -> Iterator[tuple[str, Function, list[str]]]:
+@cache
+def functions() -> list[tuple[str, Function, list[str]]]:
     """Every function of the product outside of commands and routes: its file, its tree and the lines of its file."""
+    found = []
     for path in sorted(file for package in PRODUCT for file in (ROOT / package).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(APART):
             text = path.read_text(encoding="utf-8")
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, Function):
-                    yield name, node, text.splitlines()
+            lines = text.splitlines()
+            found += [(name, node, lines) for node in ast.walk(ast.parse(text)) if isinstance(node, Function)]
+    return found
 
 
 def code_lines(node: Function, lines: list[str]) -> int:

@@ -10,7 +10,7 @@ import re
 import string
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -44,9 +44,6 @@ from autodeploy.stack.releases import releases
 from autodeploy.stack.software import shipped_stacks
 from hardware_profiles import list_profiles, load_profile
 from tests.support.syntax import nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -101,10 +98,11 @@ def section(key: str) -> str:
     return key.partition(".")[0]
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for room in ("autodeploy", "api", "hardware_profiles"):
-        for path in sorted((ROOT / room).rglob("*.py")):
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def modules() -> list[tuple[Path, ast.Module]]:
+    rooms = ("autodeploy", "api", "hardware_profiles")
+    paths = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def test_both_languages_have_the_same_keys() -> None:

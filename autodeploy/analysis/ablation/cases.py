@@ -25,10 +25,11 @@ def read_cases(folder: Path = CASES) -> tuple[Case, ...]:
     files = sorted(folder.glob("*.yaml"))
     if not files:
         raise SpecError(Message("ablation.has_no_published_cases", folder=folder), hint="--cases FOLDER")
-    return tuple(_read(path) for path in files)
+    return tuple(read_case(path) for path in files)
 
 
-def _read(path: Path) -> Case:
+def read_case(path: Path) -> Case:
+    """One case by its file. Raises SpecError as `read_cases`."""
     document = read_document(path)
     try:
         case = Case.model_validate(document)
