@@ -23,6 +23,7 @@ from docs import scoreboard as scoreboard_page
 from docs.accuracy_page.sets import SPLITS
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
+from tests.integration.test_api_rl import SPEC as POST_TRAINING
 from tests.support import commissioned_clusters
 
 if TYPE_CHECKING:
@@ -307,7 +308,9 @@ def recommended(cut: Cut) -> None:
     cut.set(Tally=lambda: told.append((made := tally()).counts) or made)
     cut.arguments(str(SMALL_SPEC), "--effort", "fast", "--features", "2", "--axes", "2", "--plans", "2")
     cut.main()
-    cut.arguments("--only", "policy_30b_dapo", "--laws", "forced", "--features", "0", "--axes", "1", "--plans", "1")
+    small = cut.folder / "post_training.yaml"
+    small.write_text(json.dumps(POST_TRAINING), encoding="utf-8")
+    cut.arguments(str(small), "--laws", "forced", "--features", "0", "--axes", "1", "--plans", "1")
     cut.main()
     for counts, laws in zip(told, (["undominated", "forced", "neutral", "efforts", "limits"], ["forced"]), strict=True):
         assert all(counts[law, "kept"] > 0 for law in laws)
