@@ -173,6 +173,7 @@ def runnable(record: Record, profile: Profile) -> Record:
         diagnoses.say("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards")
         ranks = cards * profile.devices_per_npu
     strategy = _strategy(record, ranks, diagnoses) | _every_second_product(record, diagnoses)
+    strategy |= _own_dispatcher(record, diagnoses)
     changes = {"training": training, "cluster": cluster, "strategy": strategy}
     sections = {name: getattr(record, name).model_copy(update=fields) for name, fields in changes.items()}
     return record.model_copy(update={**sections, "diagnoses": (*record.diagnoses, *diagnoses.found)})
@@ -228,6 +229,15 @@ def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any
     diagnoses.say("/strategy/recompute/modules", text, widens=other)
     modules = ("norm", "activation") if other else ("by_operator",)
     return {"recompute": recompute.model_copy(update={"modules": modules})}
+
+
+def _own_dispatcher(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
+    """The dispatcher that a release calls All-to-All, where that is another one than today's."""
+    given, called = record.strategy.moe_dispatcher, release_of(record).settings.get("alltoall", "alltoall")
+    if given != "alltoall" or called == given or record.strategy.tp == 1:
+        return {}
+    diagnoses.say("/strategy/moe_dispatcher", f"alltoall of a release that means {called}; read as that", widens=False)
+    return {"moe_dispatcher": called}
 
 
 def _refuse_empty_stages(record: Record) -> None:

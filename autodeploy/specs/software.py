@@ -81,7 +81,7 @@ def features_of(record: Record) -> frozenset[str]:
 RELEASE_FACTS = frozenset(
     {
         *("graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout", "attention_dropout"),
-        *("square_alibi", "casts_router"),
+        *("square_alibi", "casts_router", "padded_heads", "padded_values"),
         *("fused_gradient_accumulation", *WORDS),
         *("unfused_optimizer", "whole_vocabulary"),
         *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -20,11 +21,14 @@ from autodeploy.calibration.record_prediction import (
 )
 from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.calibration.validation import validate
+from autodeploy.costs.layers.unit_costs import layer_inputs
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.record import Record, Unread, read_lines, read_records
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from autodeploy.costs.workload.operators import Operator
 
 
 @cache
@@ -278,3 +282,30 @@ def test_a_line_that_is_no_record_is_skipped_and_the_others_are_compared(tmp_pat
     assert "/4/model/hidden_size" in str(report.rows[2].skipped)
     with pytest.raises(SpecError, match="line 3: invalid JSON"):
         list(read_records(path))
+
+
+# -- what a release means by a name -------------------------------------------------------------------------------
+def test_all_to_all_of_an_early_release_exchanges_parts_of_the_width() -> None:
+    early = prediction("MF097").record
+    assert early.strategy.moe_dispatcher == "alltoall_seq"
+    assert any("alltoall_seq" in str(each.text) for each in early.diagnoses)
+    late = prediction("MF097", date="2025-09-01").record
+    assert late.strategy.moe_dispatcher == "alltoall"
+
+
+def test_latent_attention_is_padded_where_neither_a_kernel_nor_a_layout_says_otherwise() -> None:
+    shapes = {
+        name: float(np.ravel(core_attention(prediction("ML049", strategy={"features": [*BARE, *features]})).flops)[0])
+        for name, features in {"plain": (), "values": ("padded_values",), "rectangular": ("rect_fa",)}.items()
+    }
+    assert shapes["plain"] / shapes["values"] == pytest.approx(256 / 192)
+    assert shapes["values"] / shapes["rectangular"] == pytest.approx(2 * 192 / (192 + 128))
+
+
+BARE = ("grouped_gemm", "flash_attention", "fused_swiglu", "fused_rmsnorm")
+
+
+def core_attention(predicted: Prediction) -> Operator:
+    """Attention of a layer of the run as it was priced."""
+    layer, _ = next(iter(layer_inputs(predicted.context, predicted.candidate)))
+    return next(op for op in layer.table.operators if op.name == "core_attention")

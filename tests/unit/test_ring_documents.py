@@ -1,4 +1,4 @@
-"""Ring attention over packed documents: kernels see pieces of documents, and every step puts the pieces together."""
+"""Ring attention: kernels see pieces of sequences or of packed documents, and every step puts the pieces together."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.support.sharding import shard
 
 WHOLE = OperatorFeatures()
 PACKED = replace(WHOLE, mean_keys=1024.0, documents=16.0)  # documents of 2,048 tokens in sequences of 32,768
+JOINED = replace(WHOLE, joins_pieces=True)
 SEQ = 32_768.0
 
 
@@ -38,10 +39,31 @@ def test_attention_works_on_pieces_of_a_document(cp: int) -> None:
     assert float(np.ravel(packed.seq)[0]) == 2048 / cp
 
 
-def test_only_a_ring_over_packed_documents_puts_pieces_together() -> None:
-    assert operator("ring_update", 8, WHOLE) is None
-    assert operator("ring_update", 1, PACKED) is None
-    assert operator("ring_update", 8, PACKED, ulysses=8) is None
+@pytest.mark.parametrize("on", [PACKED, JOINED])
+def test_only_a_ring_puts_pieces_together(on: OperatorFeatures) -> None:
+    assert operator("ring_update", 1, on) is None
+    assert operator("ring_update", 8, on, ulysses=8) is None
+
+
+def test_whole_sequences_are_put_together_by_operators_where_the_software_has_them() -> None:
+    """MindSpeed's are operators between the steps; Transformer Engine's run beside the next one's attention."""
+    assert operator("ring_update", 4, WHOLE) is None
+    plain, fused = (
+        operator("ring_update", 4, JOINED),
+        operator("ring_update", 4, replace(JOINED, fused_ring_update=True)),
+    )
+    assert plain is not None
+    assert fused is not None
+    assert np.ravel(fused.forward_bytes)[0] < 0.2 * np.ravel(plain.forward_bytes)[0]
+    assert np.ravel(fused.backward_bytes)[0] == np.ravel(plain.backward_bytes)[0]
+    assert np.ravel(plain.issued)[0] == pytest.approx(3 * 20.5 + 3)
+
+
+def test_two_steps_move_twice_as_much_as_one() -> None:
+    two, three = operator("ring_update", 2, JOINED), operator("ring_update", 3, JOINED)
+    assert two is not None
+    assert three is not None
+    assert np.ravel(3 * three.forward_bytes)[0] == pytest.approx(np.ravel(2 * two.forward_bytes)[0] * 2)
 
 
 def test_more_ranks_take_more_steps_for_the_same_tokens() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autodeploy.costs.inputs.build_context import loss_bytes
@@ -266,6 +267,7 @@ def test_every_memory_choice_names_tensors_operators_and_exchanges_that_exist() 
         ),
         layer_table(load_preset("deepseek-v3"), shard(), LORA, ("moe", None)),
         layer_table(load_preset("longcat-flash"), shard(), OperatorFeatures(), ("moe", None)),
+        layer_table(load_preset("mixtral-8x7b"), replace(shard(), turns_tokens=np.array([True])), FUSED, ("moe", None)),
     ]
     tensors = {t.name for table in tables for t in table.tensors} | {"*"}
     operators = {o.name for table in tables for o in table.operators} | {"*"}

@@ -175,6 +175,37 @@ def test_expert_tensor_parallelism_gathers_the_rows_of_its_group() -> None:
     assert float(exchange(cut, "expert_gather").message_bytes[0]) == 2 * 4096 * 2 * 4096
 
 
+def test_a_dispatcher_that_cuts_the_width_copies_what_it_gathers_and_sorts_a_part_of_the_width() -> None:
+    # Megatron-LM mappings.py _gather_along_last_dim: the ranks' columns are put beside each other, in and out once.
+    model, cut = load_preset("mixtral-8x7b"), shard(tp=4, ep=2, etp=4)
+    turned = replace(cut, turns_tokens=np.array([True]))
+    rows = 4096 * 2
+    tables = [
+        {op.name: op for op in layer_table(model, each, FUSED, ("moe", None)).operators} for each in (cut, turned)
+    ]
+    assert not {"rows_joined", "rows_split", "tokens_turned"} & tables[0].keys()
+    for name in ("rows_joined", "rows_split"):
+        joined = tables[1][name]
+        assert float(np.ravel(joined.forward_bytes)[0]) == float(np.ravel(joined.backward_bytes)[0]) == 4 * 4096 * rows
+    assert float(np.ravel(tables[1]["tokens_turned"].forward_bytes)[0]) == 2 * 4 * 4096 * 1024
+    whole, part = (float(np.ravel(table["sort_by_expert"].forward_bytes)[0]) for table in tables)
+    assert whole == 4 * part
+
+
+def test_heads_of_two_widths_are_padded_to_the_wider_or_both_to_one_that_kernels_like() -> None:
+    model, cut = load_preset("deepseek-v3"), shard(tp=4)
+    values, both = OperatorFeatures(), OperatorFeatures(padded_heads=True)
+    seen = [
+        {op.name: op for op in layer_table(model, cut, on, ("moe", None)).operators} for on in (FUSED, values, both)
+    ]
+    flops = [float(np.ravel(table["core_attention"].flops)[0]) for table in seen]
+    assert flops[1] / flops[0] == pytest.approx(2 * 192 / (192 + 128))
+    assert flops[2] / flops[1] == pytest.approx(256 / 192)
+    assert "concat_and_pad" not in seen[0]
+    moved = [float(np.ravel(table["concat_and_pad"].forward_bytes)[0]) for table in seen[1:]]
+    assert moved[1] > 3 * moved[0]
+
+
 def test_dropless_routing_synchronises_in_every_layer_and_capacity_never() -> None:
     # Megatron-LM core_v0.12.1 token_dispatcher.py: one wait for sizes, on one rank too; moe_utils.py permute: rows and
     # weights selected by a mask unless the permutation is fused.

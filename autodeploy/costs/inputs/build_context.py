@@ -107,7 +107,15 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
 # Features that are switches of the operator table by the same name.
 SWITCHES = (
     *("flash_attention", "fused_swiglu", "fused_rmsnorm", "fused_operators", "fused_router", "fused_ring_update"),
-    *("fused_cross_entropy", "grouped_gemm", "rect_fa", "vector_sort", "weighted_experts", "whole_vocabulary"),
+    *(
+        "fused_cross_entropy",
+        "grouped_gemm",
+        "rect_fa",
+        "padded_heads",
+        "vector_sort",
+        "weighted_experts",
+        "whole_vocabulary",
+    ),
     *("replicated_dispatch", "casts_router", "regathers_latents", "regathers_shared", "gathers_keys", "dropout"),
     "square_alibi",
 )
@@ -162,6 +170,7 @@ def operator_features(
         optimizer=OPTIMIZERS[training.optimizer],
         experts_apart=host.experts_apart,
         makes_angles=ascend and not {"graph_mode", "torch_fsdp2"} & features,
+        joins_pieces=ascend and not {"graph_mode", "torch_fsdp2"} & features,
         rotates_documents=host.rotates_documents,
         reads_of_packs=host.reads_of_packs,
         scored_loss=host.scores,

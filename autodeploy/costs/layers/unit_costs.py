@@ -104,6 +104,7 @@ def sharding_of(candidates: Candidates, context: Context) -> Sharding:
         gathers_tokens=candidates.moe_dispatcher == ALL_GATHER,
         paired=candidates.paired,
         sends_once=candidates.moe_dispatcher == DEEPEP,
+        turns_tokens=(candidates.moe_dispatcher == SEQUENTIAL) & (candidates.etp > 1),
         seq_length=float(context.seq_length),
     )
 

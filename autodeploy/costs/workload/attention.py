@@ -168,9 +168,14 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         else [Operator("kv_up_proj", "gemm", W, tokens, heads * (nope + value), kv_rank)]
     )
     operators.append(_rotary(tokens * (heads + 1.0) * rope, shard, on))
+    query_wide, value_wide = _kernel_widths(model, on)
     if not on.rect_fa and not absorbed:
-        # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width.
-        joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + 2.0 * (nope + rope - value))
+        # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width. Where all are
+        # padded to one width, each is read and written once more, and the output is cut back (`_kernel_widths`).
+        padded = 2.0 * (nope + rope - value)
+        if query_wide > nope + rope:
+            padded = 2.0 * (nope + rope + query_wide) + (value + value_wide) + 2.0 * value
+        joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + padded)
         operators.append(moving("concat_and_pad", W, joined, joined, kind="movement", launches=3.0))
     # The latents' norms keep their input in the precision they compute in; their output is what is gathered.
     operand = tokens if on.keeps_gathered else local
@@ -179,8 +184,8 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     tensors = [
         Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed * (1.0 - inside))),
         Tensor("latents_normed", np.asarray(normed * inside)),
-        Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
-        Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
+        Tensor("latent_q", np.asarray(2.0 * tokens * heads * query_wide)),
+        Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (query_wide + value_wide))),
     ]
     tensors += [each._replace(name="latent_tables") for each in _rotary_tables(shard, on, rope)]
     if absorbed:  # heads multiply the latents themselves
@@ -263,7 +268,7 @@ def _core(
     # Ulysses exchanges the output back to the sequence: the kernel keeps it before, the output projection after.
     exchanged = Tensor("attention_out_exchanged", np.where(shard.ulysses > 1, out.kept_bytes, 0.0))
     if on.flash_attention:
-        padded_value = value if on.rect_fa else qk
+        qk, padded_value = _kernel_widths(model, on)
         # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
         padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
         keys, row = mean_keys_of(kind, seq), seq
@@ -275,6 +280,25 @@ def _core(
         return [core], [out, exchanged, stats] if padded_value == value else [out, exchanged, padded_out, stats]
     core_rows = _materialised_core(model, shard, on, heads)
     return core_rows, [out, exchanged, _score_tensor(model, shard, on, heads)]
+
+
+# Widths that MindSpeed-LLM pads heads to unless it is told otherwise (--padded-base-length).
+PADDED_TO: Final = 128.0
+
+
+def _kernel_widths(model: ModelSpec, on: OperatorFeatures) -> tuple[float, float]:
+    """Widths of query and value heads as a kernel of attention gets them.
+
+    V as wide as Q, or with `padded_heads`, where they differ, both the next multiple of PADDED_TO.
+    Source: MindSpeed-LLM @c77308a1 multi_latent_attention.py, fa_padding_length (layout SBH without
+    --mla-fa-without-pad; BNSD pads V to Q's width); @579b4ed2 (2024) alike, at a fixed 256.
+    """
+    qk, value = float(model.qk_head_dim), float(model.value_head_dim)
+    if on.rect_fa or qk == value:
+        return qk, value
+    if on.padded_heads:
+        qk = PADDED_TO * np.ceil(max(qk, value) / PADDED_TO)
+    return float(qk), float(qk)
 
 
 def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
@@ -294,36 +318,65 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
     return [core], tensors
 
 
+# Bytes of a row's statistics in the operators that join two pieces, of a head: eight numbers of 4 B each in the
+# maximum, two differences, two products, a sum and two quotients (96 each) and two powers (64 each); as one operator
+# four arrays in and two out.
+STATISTICS, FUSED_STATISTICS = 896.0, 192.0
+# Bytes an element of the output, in FP32 but for its 16 bits: two scales repeated (8), two products (10 each), their
+# sum (12), its cast (6); of whole sequences both scales are put into the order of the output (8 each). One operator: 6.
+JOINED_PIECES, IN_ORDER, FUSED_PIECES = 46.0, 16.0, 6.0
+# Operators that the host issues for a step over whole sequences: ten for the statistics, four for the scales, four for
+# the output, one for the attention, and half of the time three copies; backward attention and three sums.
+JOINED_STEP = host.Issued(20.5, 4.0)
+# Once a ring: the mask's two, keys joined to values; backward cleared sums, copies of keys and values, three sums.
+JOINED_RING = host.Issued(3.0, 12.0)
+
+
 def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Operator]:
-    """Operators around the attention of the pieces of packed documents, in every step of a ring.
+    """Operators around the attention of pieces of sequences, in every step of a ring.
 
     Each rank holds two pieces of every document and computes whole rows against half of the keys, or half of the rows
-    against all keys. Bytes an element of the output, in FP32 but for its 16 bits: two scales repeated (8), two products
-    (10 each), their sum (12), its cast (6); one kernel where it is fused: 6. On half of the steps halves of keys and
-    values, queries, output and its gradient are picked by index. Backward: gradients are added up (6). Statistics,
-    output and what is picked are three operators of this table, with the small ones around them; the host also cuts
-    the statistics by document and joins them again, six times a step.
-    Source: MindSpeed @028de58c context_parallel: tnd_forward_fetch, tnd_out_update, forward_update, tnd_grad_update.
+    against all keys. Of packed documents, halves of keys and values, queries, output and its gradient are picked by
+    index on half of the steps; of whole sequences they are slices, and half of the output is copied back. Backward:
+    gradients are added up (6). Statistics, output and what is picked are three operators of this table, with the small
+    ones around them; the host also cuts the statistics of packed documents by document and joins them again, six times
+    a step. Whole sequences are joined so by MindSpeed alone (`joins_pieces`): Transformer Engine does it beside the
+    attention of the next step.
+    Source: MindSpeed @028de58c context_parallel: tnd_forward_fetch, tnd_out_update, causal_out_update, forward_update,
+    tnd_grad_update, causal_grad_update, which are those of core_r0.7.0 (2024).
     """
-    if on.mean_keys is None or not np.any(shard.ring > 1):
+    packed = on.mean_keys is not None
+    if not (packed or on.joins_pieces) or not np.any(shard.ring > 1):
         return []
     heads = _heads(model, shard)[0]
     key_value = _key_heads(model, shard) * (model.qk_head_dim + model.value_head_dim)
     query, out = heads * model.qk_head_dim, heads * model.value_head_dim
-    update = 6.0 if on.fused_ring_update else 46.0
     steps = np.asarray(shard.ring - 1.0)
-    forward = (0.75 * update + 3.0) * out + key_value
-    backward = 4.5 * query + 3.0 * out + 5.5 * key_value
-    documents = on.documents * shard.micro_batch_size
+    once = np.where(shard.ring > 1, 1.0, 0.0)
+    update = FUSED_PIECES if on.fused_ring_update else JOINED_PIECES + (0.0 if packed else IN_ORDER)
+    joined = 0.75 * (update * out + (FUSED_STATISTICS if on.fused_ring_update else STATISTICS) * heads)
+    if packed:
+        documents = on.documents * shard.micro_batch_size
+        forward, backward = joined + 3.0 * out + key_value, 4.5 * query + 3.0 * out + 5.5 * key_value
+        issued = steps * (3.0 if on.fused_ring_update else 3.0 + 6.0 * documents), steps * 3.0
+        launches = 3.0
+    else:
+        forward, backward = joined + out, 4.5 * (query + key_value)
+        a_step = 3.5 if on.fused_ring_update else JOINED_STEP.issued
+        issued = (
+            steps * a_step + once * JOINED_RING.issued,
+            steps * JOINED_STEP.issued_backward + once * JOINED_RING.issued_backward,
+        )
+        launches = 2.0
     return [
         moving(
             "ring_update",
             W,
             np.asarray(steps * shard.tokens * forward),
             np.asarray(steps * shard.tokens * backward),
-            launches=np.asarray(steps * 3.0),
-            issued=np.asarray(steps * (3.0 if on.fused_ring_update else 3.0 + 6.0 * documents)),
-            issued_backward=np.asarray(steps * 3.0),
+            launches=np.asarray(steps * launches),
+            issued=np.asarray(issued[0]),
+            issued_backward=np.asarray(issued[1]),
         )
     ]
 

@@ -110,6 +110,7 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     for rows in (permute_rows(model, shard, on), _experts(model, shard, on)):
         operators += rows[0]
         tensors += rows[1]
+    operators += _turned_rows(model, shard, on)
     operators = [operator._replace(routes=True) for operator in operators]
     exchanges: list[Exchange] = []
     if model.shared_expert_width:
@@ -238,7 +239,8 @@ def permute_rows(
     sorting = 2.0 * 16.0 * sent if on.vector_sort else 0.0  # two passes that read and write 8 B a choice
     local_experts = (experts or model.n_routed_experts or 1) / shard.ep
     sorts = (local_experts > 1) & ~shard.gathers_tokens & ~np.asarray(shard.sends_once)
-    resort = np.where(sorts, 4.0 * h * received, 0.0)
+    cut = np.where(shard.turns_tokens, shard.etp, 1.0)  # rows are sorted before their columns are gathered
+    resort = np.where(sorts, 4.0 * h * received / cut, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     kind: OperatorKind = "vector" if on.vector_sort else "movement"
     issued = host.PERMUTATION[on.fused_operators]
@@ -276,6 +278,30 @@ def permute_rows(
     if on.weighted_experts:
         kept = np.asarray(8.0 * float(experts or model.n_routed_experts or 1) * held_tokens(shard, on))
     return operators, [Tensor(f"{prefix}unpermute_in", kept)], []
+
+
+def _turned_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Operator]:
+    """Copies of a dispatcher that exchanges parts of the width: all-gather and reduce-scatter work on whole rows, so
+    that gathered columns are put beside each other, and columns to be scattered one after another (4 B an element of
+    the experts' rows); backward the other way round. The rank's tokens are cut into columns so before their exchange,
+    and their columns joined after it.
+
+    Source: Megatron-LM core_v0.12.1 tensor_parallel/mappings.py, _gather_along_last_dim,
+    _reduce_scatter_along_last_dim, all_to_all_sp2hp, all_to_all_hp2sp; core_r0.6.0 alike.
+    """
+    turns = np.asarray(shard.turns_tokens)
+    if not np.any(turns):
+        return []
+    copied = np.where(turns, 4.0 * model.hidden_size, 0.0)
+    once = np.where(turns, 1.0, 0.0)
+    rows, tokens = copied * expert_rows(shard, model, on), 2.0 * copied * held_tokens(shard, on)
+
+    def joined(name: str) -> Operator:
+        return moving(name, W, rows, rows, launches=once, issued=once, issued_backward=once, per_expert=True)
+
+    both = 2.0 * once
+    turned = moving("tokens_turned", W, tokens, tokens, launches=both, issued=both, issued_backward=both)
+    return [joined("rows_joined"), joined("rows_split"), turned]
 
 
 def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
@@ -434,6 +460,7 @@ def _shortcut_params(model: ModelSpec, shard: Sharding) -> tuple[int, int, Float
 _ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
 _EXPERTS = ("expert_in", "expert_up_out", *_ACTIVATION)
 _SENT = ("dispatch", "expert_gather")
+_PERMUTED = ("permute", "sort_by_expert", "rows_joined")
 _SHARED = Touches(
     ("shared_up_out", "shared_activation_out"), ("shared_up_proj", "shared_activation", "shared_down_proj")
 )
@@ -459,13 +486,9 @@ ROUTED_COSTS: Final = LayerCosts(
     gathers=False,
     choices={
         "activation": Touches(("shared_activation_out", *_ACTIVATION), ("shared_activation", "expert_activation")),
-        "permute": Touches(("expert_in",), ("permute", "sort_by_expert"), _SENT),
-        "moe_zero_memory_level0": Touches(
-            ("expert_in", *_ACTIVATION), ("permute", "sort_by_expert", "expert_activation"), _SENT
-        ),
-        "moe_zero_memory_level1": Touches(
-            _EXPERTS, ("permute", "sort_by_expert", "expert_up_proj", "expert_activation"), _SENT
-        ),
+        "permute": Touches(("expert_in",), _PERMUTED, _SENT),
+        "moe_zero_memory_level0": Touches(("expert_in", *_ACTIVATION), (*_PERMUTED, "expert_activation"), _SENT),
+        "moe_zero_memory_level1": Touches(_EXPERTS, (*_PERMUTED, "expert_up_proj", "expert_activation"), _SENT),
         "moe": Touches(
             (
                 "router_logits",
@@ -478,8 +501,8 @@ ROUTED_COSTS: Final = LayerCosts(
             ),
             (
                 *("zero_permute", "zero_sort_by_expert", "zero_weights", "zero_sort_by_rank", "zero_unpermute"),
-                *("router", "routing", "permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
-                *("expert_down_proj", "sort_by_rank", "unpermute", *_SHARED.replays),
+                *("router", "routing", *_PERMUTED, "expert_up_proj", "expert_activation"),
+                *("expert_down_proj", "sort_by_rank", "unpermute", "rows_split", "tokens_turned", *_SHARED.replays),
             ),
             (
                 *("dispatch", "combine", "expert_gather", "expert_scatter", "mlp_gather", "mlp_scatter"),

@@ -251,6 +251,9 @@ class Sharding:
     seq_length: float
     paired: Bools | bool = False  # the schedule runs a forward against a backward pass
     sends_once: Bools | bool = False  # a dispatch sends a token once to each rank, which makes its experts' rows
+    turns_tokens: Bools | bool = (
+        False  # ranks that cut an expert exchange all tokens of the group, at a part of the width
+    )
     hot_experts: Floats | float = 0.0  # experts whose weights every rank of the group receives for its own tokens
 
     @cached_property
@@ -278,6 +281,7 @@ class OperatorFeatures:
     fused_rmsnorm: bool = True
     grouped_gemm: bool = True
     rect_fa: bool = False
+    padded_heads: bool = False  # queries, keys and values are padded to one width that kernels like, not V to Q's
     vector_sort: bool = False
     fused_operators: bool = False
     fused_ring_update: bool = False
@@ -324,6 +328,7 @@ class OperatorFeatures:
     predictors_apart: bool = False  # prediction modules are not on the part of the model that has the head
     experts_apart: bool = False  # each expert has parameters of its own, which a grouped product joins
     makes_angles: bool = False  # cosines and sines are operators of every layer
+    joins_pieces: bool = False  # attention over a ring joins whole sequences by operators of its own
     rotates_documents: bool = False
     reads_of_packs: float = 0.0  # of the bounds of packed documents by an attention, for which the host waits
     gathers_keys: bool = False  # a kernel of sparse attention gathers chosen keys always

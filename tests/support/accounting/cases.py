@@ -98,7 +98,15 @@ COMPRESSED: dict[str, Any] = {
     "num_nextn_predict_layers": 1,
 }
 SWITCHES = (
-    *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
+    *(
+        "fused_swiglu",
+        "fused_rmsnorm",
+        "rect_fa",
+        "padded_heads",
+        "fused_operators",
+        "overlap_grad_reduce",
+        "overlap_param_gather",
+    ),
     *("host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
     *("o2_optimizer", "quantized_optimizer", "selective_recompute", "adaptive_comm_buffers"),

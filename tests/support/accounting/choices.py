@@ -7,7 +7,7 @@ from tests.support.accounting.by_operator import ROWS
 EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
 EXPERT_ROWS = ("expert_in", "expert_up_out", *EXPERT_ACTIVATION)
 EXPERT_MESSAGES = ("dispatch", "expert_gather")
-SORTING = ("permute", "sort_by_expert")
+SORTING = ("permute", "sort_by_expert", "rows_joined")
 UP_ADAPTERS, DOWN_ADAPTERS = (
     tuple(f"expert_{way}_proj_lora_{part}" for part in ("down", "up", "add")) for way in ("up", "down")
 )
@@ -69,7 +69,15 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         (
             *("zero_permute", "zero_sort_by_expert", "zero_weights", "zero_sort_by_rank", "zero_unpermute"),
             *("router", "routing", *SORTING, "expert_up_proj", "expert_activation", "expert_down_proj"),
-            *("sort_by_rank", "unpermute", *UP_ADAPTERS, *DOWN_ADAPTERS, *SHARED_OPERATORS),
+            *(
+                "sort_by_rank",
+                "unpermute",
+                "rows_split",
+                "tokens_turned",
+                *UP_ADAPTERS,
+                *DOWN_ADAPTERS,
+                *SHARED_OPERATORS,
+            ),
         ),
         (
             *(*EXPERT_MESSAGES, "combine", "expert_scatter", "mlp_gather", "mlp_scatter", *SHARED_MESSAGES),

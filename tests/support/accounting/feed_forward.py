@@ -53,7 +53,8 @@ def _rows_moved(a: Account, way: str, own: float, k: float, experts: float) -> t
     received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
     mine = experts / d.ep
     in_order = d.dispatcher in ("allgather", "deepep")  # rows are made where they are needed
-    resorted = 4 * h * received if mine > 1 and not in_order else 0
+    columns = h / d.etp if d.dispatcher == "alltoall_seq" else h  # of which rows are sorted
+    resorted = 4 * columns * received if mine > 1 and not in_order else 0
     sent = own * k
     permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
     unpermute, permute_back = permute, permute
@@ -144,6 +145,11 @@ def add_mixture(a: Account) -> None:
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=calls)
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
     moves_back()
+    if d.dispatcher == "alltoall_seq" and d.etp > 1:
+        # Gathered columns are put beside each other, others one after another; a token's own twice each way.
+        a.vector("rows_joined", "mlp", (2 + 2) * h * received, (2 + 2) * h * received, hot=True)
+        a.vector("rows_split", "mlp", (2 + 2) * h * received, (2 + 2) * h * received, hot=True)
+        a.vector("tokens_turned", "mlp", 2 * (2 + 2) * h * own, 2 * (2 + 2) * h * own, 2)
     a.keep("expert_in", _input_bytes(r) * received * h, hot=True)
     a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
     a.keep("expert_activation_out", (kept - 2 + _input_bytes(r)) * elements, hot=True)

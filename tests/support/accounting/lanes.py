@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 # What the software that routes tokens to experts does, whose releases have a factor of their own.
 ROUTES = {
     *("router", "routing", "expert_sizes", "permute", "sort_by_expert", "sort_by_rank", "unpermute"),
-    *("expert_up_proj", "expert_activation", "expert_down_proj"),
+    *("expert_up_proj", "expert_activation", "expert_down_proj", "rows_joined", "rows_split", "tokens_turned"),
     *(f"zero_{name}" for name in ("permute", "sort_by_expert", "sort_by_rank", "unpermute", "sizes", "weights", "sum")),
     *(f"expert_{way}_proj_lora_{part}" for way in ("up", "down") for part in ("down", "up", "add")),
 }

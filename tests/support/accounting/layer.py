@@ -12,6 +12,7 @@ from tests.support.accounting.hiding import Hide, behind, chunked, returned
 from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
 from tests.support.accounting.norms import biases, norms
 from tests.support.accounting.positions import one_product, rotary, rotates, tables
+from tests.support.accounting.rings import join, pad, widths
 from tests.support.accounting.sharded import sharded
 from tests.support.accounting.shortcut import do_again
 from tests.support.accounting.uneven_experts import grown, mean_largest, uneven
@@ -466,19 +467,17 @@ def _latent(a: Account, heads: float) -> None:
     a.gemm("q_up_proj", "attention", tokens, heads * (nope + rope), q_rank or h)
     a.gemm("kv_up_proj", "attention", tokens, heads * (nope + value), kv_rank)
     rotary(a, tokens * (heads + 1) * rope)
-    kept_value = value
     if "rect_fa" not in r.on:
-        kept_value = nope + rope
-        joined = 2 * tokens * heads * (2 * (nope + rope) + 2 * (nope + rope - value))
-        a.vector("concat_and_pad", "attention", joined, joined, 3, moves=True)
+        pad(a, heads)
     # Before their norms, in its precision; after them, with the rotary key, as the projections up read them.
     rows = tokens if keeps_gathered(r) else local
     read = 0 if r.lora_rank else rows * (q_rank + kv_rank + rope) * 2  # frozen, they read nothing again
     a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes)
     a.keep("latents_normed", read)
     tables(a, rope, "latent_tables")
-    a.keep("latent_q", 2 * tokens * heads * (nope + rope))
-    a.keep("latent_kv", 2 * tokens * heads * (nope + rope + kept_value))
+    wide, wide_value = widths(r)
+    a.keep("latent_q", 2 * tokens * heads * wide)
+    a.keep("latent_kv", 2 * tokens * heads * (wide + wide_value))
     _latent_messages(a, {"q": q_rank, "kv": kv_rank}, rope)
     # Down projections and the norms of the latents are whole on every rank.
     a.dense_params += h * (q_rank + kv_rank + rope) + q_rank + kv_rank
@@ -534,19 +533,19 @@ def _core(a: Account, heads: float, window: int | None) -> None:
         a.keep("scores", (5 if "dropout" in r.on else 2) * scores)
         return
     seen = s / 2 if window is None or window >= s else window - window**2 / (2 * s)
-    value = r.value if "rect_fa" in r.on else r.qk  # V is padded to Q's width
+    qk, value = widths(r)
     seen = seen if r.keys is None else min(seen, r.keys)
-    product = {width: 2 * a.tokens * seen * heads * width for width in (r.qk, value)}
+    product = {width: 2 * a.tokens * seen * heads * width for width in (qk, value)}
     ring = a.d.cp // a.d.ulysses
     # Forward S = Q K, O = P V; backward S, dQ and dK as wide as Q, dP and dV as V.
-    flops = (product[r.qk] + product[value], 3 * product[r.qk] + 2 * product[value])
+    flops = (product[qk] + product[value], 3 * product[qk] + 2 * product[value])
 
     # The kernel sees documents one by one, each twice as long as a query's keys in the mean.
     length = (s if r.keys is None else min(s, 2 * r.keys)) / ring
 
     def times(factor: float) -> tuple[float, float]:
         both = zip(flops, (False, True), strict=True)
-        return tuple(a.machine.attention(w * factor, (r.qk + value) / 2, length, backward=b) for w, b in both)
+        return tuple(a.machine.attention(w * factor, (qk + value) / 2, length, backward=b) for w, b in both)
 
     a._operator("core_attention", "attention", (*times(1.0), 0.0), (*times(r.slow_attention), 0.0), 1, 1)
     a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
@@ -560,6 +559,7 @@ def _context_parallel(a: Account, heads: float) -> None:
         key_value = heads * r.qk + heads * r.value
     else:
         key_value = max(r.num_key_value_heads / a.d.tp, 1) * (r.head_dim + r.value)
+    join(a, heads, key_value)
     ring = len(a.groups["ring"])
     hop = a.machine.ring_step(2 * a.tokens * key_value, a.groups["ring"])
     core = a.operators.get("core_attention")
