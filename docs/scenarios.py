@@ -20,6 +20,8 @@ from autodeploy.search.ranking.plans import layouts_of_solved, plans_of_solved
 from autodeploy.search.ranking.selection import weight_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.costs.steps.scenarios import Scenario
     from autodeploy.search.branch_and_bound.candidate import Solved
     from autodeploy.search.ranking.advice import Advice
@@ -56,14 +58,14 @@ class Planned:
         identity = self._prepared.identity
         return plans_of_solved([self.advice.weighed[place].solved], self.spec, identity)[0]
 
-    def known_s(self, world: Scenario) -> Floats:
-        """Step times in a world of the plans that were considered, as they stand, in their order."""
+    def known_s(self, worlds: Sequence[Scenario]) -> Floats:
+        """Step times in each world of the plans that were considered, as they stand, in their order [worlds, plans]."""
         numbers = self.advice.responses.box.numbers
         seconds = [
-            step_times_in(each.solved.candidate, each.solved.context, [layout], numbers, [world])[0, 0]
+            step_times_in(each.solved.candidate, each.solved.context, [layout], numbers, worlds)[0]
             for each, layout in zip(self.advice.weighed, self._layouts, strict=True)
         ]
-        return np.array(seconds)
+        return np.array(seconds).T
 
     def best_s(self, world: Scenario, memory_factor: float) -> float:
         """Step time of the best plan found in a world where peaks are `memory_factor` times the predicted ones."""

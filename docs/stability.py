@@ -93,50 +93,55 @@ def held(name: str, spec: Spec, count: int) -> dict[str, Any]:
     place_of = {each.row: place for place, each in enumerate(advice.weighed)}
     instead = [place_of[each.instead] for each in advice.weighed]
 
-    def regret(world: Scenario, level: float, *, known: bool) -> list[float]:
-        """In a world in which peaks are at this percentile of their spread, or must be expected to be."""
-        times, factor = planned.known_s(world), float(np.exp(NORMAL.inv_cdf(level) * sigma))
-        fitting = np.where(level <= chances, times, np.inf)
-        best = min(planned.best_s(world, factor), float(fitting.min()))
-        # As in the ranking: one that may not fit counts as itself or as what is launched instead.
-        own = fitting if known else chances * times + (1.0 - chances) * times[instead]
-        return [round(min(LOST, max(0.0, float(own[place] / best - 1.0))), 6) for place in (0, neutral)]
-
     predicted = np.array([each.step_s for each in advice.weighed])
 
-    def regret_known(world: Scenario, level: float) -> float:
-        """As `regret`, of the plan that is chosen by predicted times where the peaks are known."""
-        times, factor = planned.known_s(world), float(np.exp(NORMAL.inv_cdf(level) * sigma))
+    def regret(world: Scenario, times: Floats) -> list[float]:
+        """In a world in which peaks must be expected to be at the percentile that is to fit."""
+        best = min(planned.best_s(world, factor_of(LEAST_P_FITS)), float(times[chances >= LEAST_P_FITS].min()))
+        # As in the ranking: one that may not fit counts as itself or as what is launched instead.
+        own = chances * times + (1.0 - chances) * times[instead]
+        return [_behind(float(own[place]), best) for place in (0, neutral)]
+
+    def regret_known(world: Scenario, times: Floats, level: float) -> tuple[list[float], float]:
+        """In a world in which peaks are at this percentile: as recommended, and as chosen where they are known."""
         fits = level <= chances
-        place, again = int(np.where(fits, predicted, np.inf).argmin()), planned.planned_again(factor)
-        if fits[place] and (again is None or predicted[place] <= again.solution.step_s):
-            own = float(times[place])
-        elif again is not None:
-            own = planned.time_s(again, world)
-        else:
-            return LOST
-        best = min(own, planned.best_s(world, factor), float(times[fits].min(initial=np.inf)))
-        return round(min(LOST, own / best - 1.0), 6)
+        fitting = np.where(fits, times, np.inf)
+        place, again = int(np.where(fits, predicted, np.inf).argmin()), planned.planned_again(factor_of(level))
+        chosen = float(fitting[place])
+        if again is not None and not (fits[place] and predicted[place] <= again.solution.step_s):
+            chosen = planned.time_s(again, world)
+        best = min(planned.best_s(world, factor_of(level)), float(fitting.min()))
+        return [_behind(float(fitting[place]), best) for place in (0, neutral)], _behind(chosen, min(best, chosen))
+
+    def factor_of(level: float) -> float:
+        """Peaks at a percentile of their spread over the predicted ones."""
+        return float(np.exp(NORMAL.inv_cdf(level) * sigma))
 
     worlds = [box.world(row) for row in box.draws(count)]
-    draws = [regret(world, LEAST_P_FITS, known=False) for world in worlds]
-    sampled = worlds[::KNOWN_EVERY]
-    levels = np.random.default_rng(1).permutation((np.arange(len(sampled)) + 0.5) / len(sampled)).tolist()
-    memory_known = [regret(world, level, known=True) for world, level in zip(sampled, levels, strict=True)]
-    known_to_both = [regret_known(world, level) for world, level in zip(sampled, levels, strict=True)]
+    times = planned.known_s(worlds)
+    draws = list(map(regret, worlds, times))
+    sampled = slice(None, None, KNOWN_EVERY)
+    levels = np.random.default_rng(1).permutation((np.arange(len(worlds[sampled])) + 0.5) / len(worlds[sampled]))
+    known = list(map(regret_known, worlds[sampled], times[sampled], levels.tolist()))
     ends: dict[str, list[float]] = {}
     for number in np.argsort(-advice.responses.influence(), kind="stable")[:INFLUENTIAL].tolist():
-        for side, world in zip(("low", "high"), box.ends()[2 * number : 2 * number + 2], strict=True):
-            ends[f"{box.numbers[number].name} {side}"] = regret(world, LEAST_P_FITS, known=False)
+        sides = box.ends()[2 * number : 2 * number + 2]
+        for side, world, there in zip(("low", "high"), sides, planned.known_s(sides), strict=True):
+            ends[f"{box.numbers[number].name} {side}"] = regret(world, there)
     return {
         "name": name,
         "plans": [degrees(planned.plan_of(place)) for place in (0, neutral)],
         "p_fits": chances[[0, neutral]].tolist(),
         "draws": draws,
-        "memory_known": memory_known,
-        "known_to_both": known_to_both,
+        "memory_known": [regrets for regrets, _ in known],
+        "known_to_both": [of_chosen for _, of_chosen in known],
         "ends": ends,
     }
+
+
+def _behind(own_s: float, best_s: float) -> float:
+    """How much longer a step takes than the best one; a plan that does not fit is lost, unless nothing does."""
+    return 0.0 if own_s == best_s else round(min(LOST, max(0.0, own_s / best_s - 1.0)), 6)
 
 
 def page(results: Iterable[dict[str, Any]]) -> str:
