@@ -24,6 +24,7 @@ from cost_models.collectives import (
 )
 from cost_models.compute import vector_s
 from cost_models.data_parallel import added_s, copy_in_s, copy_out_s, sharded_pass_s, synchronisation
+from cost_models.host_bound import slowest_of
 
 if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Sharded
@@ -264,6 +265,15 @@ class LayerInputs:
     def uneven(self) -> bool:
         """Whether a busiest rank's experts have other work than the mean rank's, in any candidate."""
         return self.features.balance.uneven
+
+    @cached_property
+    def issue_each_s(self) -> Floats:
+        """Seconds to issue one operator on the slowest of the hosts whose ranks meet in the layer's collectives [n]."""
+        host, shard = self.machine.host, self.shard
+        if not host.scatter:
+            return np.asarray(host.issue_s)
+        routed = np.where(self.table.choices_per_token > 0.0, shard.etp * shard.ep, 1.0)
+        return np.asarray(host.issue_s * slowest_of(np.maximum(shard.tp * shard.cp, routed), host.scatter))
 
 
 @dataclass(frozen=True)

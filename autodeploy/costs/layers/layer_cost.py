@@ -13,7 +13,7 @@ from autodeploy.costs.layers.exchanges import CORE, EXPERT_KINDS, ExchangeTimes,
 from autodeploy.costs.layers.pair_windows import Pairing, beside_matrix_work_s, halves
 from autodeploy.costs.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.costs.workload.operators import MATRIX_KINDS
-from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s, slowest_of
+from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
 from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
@@ -274,15 +274,6 @@ def _host_s(layer: LayerInputs, times: LayerTimes, issuing: Floats, device_s: Fl
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
 
 
-def issue_each_s(layer: LayerInputs) -> Floats:
-    """Seconds to issue one operator on the slowest of the hosts whose ranks meet in a layer's collectives [n]."""
-    host, shard = layer.machine.host, layer.shard
-    if not host.scatter:
-        return np.asarray(host.issue_s)
-    meeting = np.maximum(shard.tp * shard.cp, np.where(layer.table.choices_per_token > 0.0, shard.etp * shard.ep, 1.0))
-    return np.asarray(host.issue_s * slowest_of(meeting, host.scatter))
-
-
 def issue_of_s(layer: LayerInputs, op: Operator, *, backward: bool) -> Floats:
     """Seconds to issue an operator of a layer [n].
 
@@ -290,7 +281,7 @@ def issue_of_s(layer: LayerInputs, op: Operator, *, backward: bool) -> Floats:
     never learns that number: experts padded to a capacity, or a dispatch without synchronisation.
     Source: torch_npu, operators of dynamic shapes; the time is of the stack, `host.new_shape_us`.
     """
-    each, host = issue_each_s(layer), layer.machine.host
+    each, host = layer.issue_each_s, layer.machine.host
     if op.per_expert and np.any(host.new_size_s) and not layer.features.sync_free:
         each = each + np.where(np.asarray(layer.table.synchronisations) > 0.0, host.new_size_s, 0.0)
     return np.asarray(launches(op, backward=backward) * each)
@@ -318,7 +309,7 @@ def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Fl
     issuing = {name: issue_of_s(layer, rows[name], backward=False) for name in seconds}
     for name, of_exchange in sent.items():
         calls = np.where(of_exchange > 0.0, 1.0 + along[name], 0.0)
-        seconds[name], issuing[name] = of_exchange, np.asarray(calls * issue_each_s(layer))
+        seconds[name], issuing[name] = of_exchange, np.asarray(calls * layer.issue_each_s)
     return restart_s([issuing[name] for name in late], [seconds[name] for name in late]), queued
 
 
@@ -354,11 +345,11 @@ def issuing_s(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -
         return layer.zero
     calls = issued(layer, exchanged, backward=backward)
     new = sum(
-        issue_of_s(layer, op, backward=backward) - launches(op, backward=backward) * issue_each_s(layer)
+        issue_of_s(layer, op, backward=backward) - launches(op, backward=backward) * layer.issue_each_s
         for op in layer.table.operators
         if op.per_expert
     )
-    return np.asarray(calls * issue_each_s(layer) + new)
+    return np.asarray(calls * layer.issue_each_s + new)
 
 
 def _pairing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import numpy as np
@@ -66,8 +66,8 @@ class UpdatePart:
 
     phases : by name, in order. states : bytes of the dies of each stage by the names of STATES [pp]. peak_bytes : on
     the fullest card's die while it trains; limit_bytes : that it may use. tensor, pipeline, stage_ranks, expert : ranks
-    that cut the dense part, the layers, share a stage, and hold the experts of a layer. half_width : relative, of the
-    80 % interval of training's time. trained, fullest : the policy's update on mean packs, and on the fullest.
+    that cut the dense part, the layers, share a stage, and hold the experts of a layer. trained, fullest : the policy's
+    update on mean packs, and on the fullest.
     """
 
     npus: int
@@ -76,7 +76,6 @@ class UpdatePart:
     peak_bytes: float
     limit_bytes: float
     weights: WeightLayout
-    half_width: float
     machine: Machine
     host_link_bytes_per_s: float
     trained: Estimated
@@ -91,6 +90,16 @@ class UpdatePart:
     def dies(self) -> int:
         """Ranks that train."""
         return self.npus * self.machine.devices_per_npu
+
+    @cached_property
+    def half_width(self) -> float:
+        """Relative half width of the 80 % interval of training's time: by how much it may be longer."""
+        trained = self.trained
+        context = trained.context
+        run = run_in_context(trained.candidate, context, context.features)
+        asymmetric = host_range(trained.candidate, context, trained.layout)
+        spread = spread_of(context.family, run, asymmetric=asymmetric)
+        return math.expm1(Z80 * spread.log_sigma + spread.log_shift)
 
     def left_bytes(self, offload: Collection[str]) -> float:
         """Bytes that stay on the fullest die while it generates [B]. offload : states that leave it."""
@@ -271,7 +280,6 @@ class _Trainers:
             peak_bytes=peak,
             limit_bytes=context.limit_bytes,
             weights=_weights(model, trained),
-            half_width=_half_width(trained),
             machine=context.machine,
             host_link_bytes_per_s=link,
             trained=trained.estimated,
@@ -336,13 +344,3 @@ def _weights(model: ModelSpec, trained: PhaseCost) -> WeightLayout:
         expert=float(c.ep[0] * c.etp[0]),
         weight_bytes=TRAINED_BYTES,
     )
-
-
-def _half_width(trained: PhaseCost) -> float:
-    """Relative half width of the 80 % interval of training's time: by how much it may be longer."""
-    estimate = trained.estimated
-    context = estimate.context
-    run = run_in_context(estimate.candidate, context, context.features)
-    asymmetric = host_range(estimate.candidate, context, estimate.layout)
-    spread = spread_of(context.family, run, asymmetric=asymmetric)
-    return math.expm1(Z80 * spread.log_sigma + spread.log_shift)
