@@ -7,8 +7,9 @@ forced : what forces a feature on or off, an axis, or all axes of a listed plan,
     recommend what is better by the rule; and the first plan is not dominated.
 neutral : the plan that is fastest by predicted times alone is no slower than any that is recommended.
 efforts : more effort recommends nothing worse, from `fast` over the default to `deep`.
-limits : however short the time, the first plan is above the floor where a listed one is, within 1 % of the best listed
-    by expected time, and not dominated by a listed one; what has a plan in less time has one in more.
+limits : however short the time, the first plan is above the floor where a listed one is, or one was in less time,
+    within 1 % of the best listed by expected time, and not dominated by a listed one; what has a plan in less time has
+    one in more.
 """
 
 from __future__ import annotations
@@ -285,7 +286,7 @@ def _stepping(spec: Spec) -> Advice | None:
 
 def hold_limits(name: str, spec: Spec, _: Extent, tally: Tally) -> None:
     """The floor and the order hold under every time limit."""
-    floor, had_plan = spec.search.risk_terms.floor, False
+    floor, had_plan, had_safe = spec.search.risk_terms.floor, False, False
     for limit_s in LIMITS_S:
         case = f"{limit_s:g} s"
         try:
@@ -306,6 +307,8 @@ def hold_limits(name: str, spec: Spec, _: Extent, tally: Tally) -> None:
         costs = [s * (each.expected_step_time_s or each.step_time_s) for s, each in zip(scale, plans, strict=True)]
         safe = [cost for cost, chance in zip(costs, chances, strict=True) if chance >= floor]
         holds = not safe or (chances[0] >= floor and costs[0] <= (1.0 + OF_LISTED) * min(safe))
+        holds &= bool(safe) or not had_safe
+        had_safe |= bool(safe)
         rests = [sum(line.runs == 0 for line in each.evidence) for each in plans]
         columns = list(zip(times, costs, [-chance for chance in chances], rests, strict=True))
         holds &= not any(

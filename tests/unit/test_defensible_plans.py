@@ -85,6 +85,15 @@ def test_plans_at_the_floor_are_made_as_long_as_any_is_promising(name: str, monk
     assert abs(held(own(name), one_by_one).excess) <= 0.002
 
 
+@pytest.mark.parametrize("name", ["dense 8B", "experts", "one sequence"])
+def test_plans_above_the_floor_are_made_before_any_draw(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As short of time as can be: the search's own plans are below this floor."""
+    monkeypatch.setattr(advice, "responses", lambda *_plans, **_how: None)
+    found = advised(spec_of(name, risk={"floor": 0.97}))
+    assert found is not None
+    assert found.weighed[0].p_fits >= 0.97
+
+
 @pytest.mark.parametrize("polls", [0, 1, 3, 9, 27])
 def test_a_limit_that_ends_the_search_keeps_the_floor(polls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Deadline] = []

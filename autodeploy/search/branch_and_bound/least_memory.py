@@ -173,6 +173,7 @@ class _Looks:
         self._home, self._swept, self._limited = home, request.swept, limited
         self._plans: dict[int, CandidatePlans] = {}
         self._templates: dict[int, Quick] = {}
+        self._quick: dict[int, Quick] = {}
         self.stopped: Callable[[], bool] = request.cancelled
 
     def _of(self, index: int) -> CandidatePlans:
@@ -234,7 +235,9 @@ class _Looks:
                 if after[1].step_s <= gained * (1.0 + ALIKE) * before[1].step_s:
                     made.append((index, after))
                     continue
-            problem, solution = self._of(index).quick()
+            if index not in self._quick:
+                self._quick[index] = self._of(index).quick()
+            problem, solution = self._quick[index]
             made.append((index, (problem, solution)))
             if like is not None and solution.plan is not None:
                 planned.setdefault(like, (min(1.0, solution.step_s / before[1].step_s), solution.plan))

@@ -246,10 +246,6 @@ class Adviser:
         hurried : only the search's own outer strategies are considered, the best first. stepping : also the steps of
         the first plan's axes.
         """
-        known = None if hurried else self._responses(self._best)
-        if known is None and not hurried:
-            return self.so_far
-        picks = partial(self._picks, known) if known is not None else self._nearest
         floor = self._price.floor
         sure = max(LEAST_P_FITS, floor)
         made: list[Solved] = []
@@ -258,6 +254,12 @@ class Adviser:
             made.extend(self._made(candidates, level, [*self._best, *made]))
             self.so_far = self._ranked([*self._best, *made], self._predicted([*self._best, *made]))
 
+        if self.so_far.least_p_fits < floor and not hurried:
+            make(self._nearest(sure), sure)  # before all that takes longer: there may be no time for more
+        known = None if hurried else self._responses(self._best)
+        if known is None and not hurried:
+            return self.so_far
+        picks = partial(self._picks, known) if known is not None else self._nearest
         for level in (sure, floor, LEAST_LEVEL):
             if self._stopped() or (level < sure and self.so_far.least_p_fits >= floor):
                 break
