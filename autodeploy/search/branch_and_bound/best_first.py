@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,8 @@ def best_first(
     they stall or `paths` is spent.
 
     Bounds are raised up to the best plan less `gap`; less `proof_gap`, where that is larger, in a space beyond
-    LARGE_SPACE. The gap of the result is the least bound against each plan.
+    LARGE_SPACE. The gap of the result is the least bound against each plan. In a smaller space stages also tell what is
+    slower than anything that may be planned: such a candidate is not looked at, and its look counts all the same.
     """
     local, remote = (CandidateSolver(request, together=True, like=like) for _ in range(2))
     with WorkerProcess(remote, parallel=parallel, should_cancel=request.should_cancel, later=True) as worker:
@@ -107,6 +109,9 @@ def _searched(bounding: CandidateBounds, request: SearchRequest, *, prune: bool)
         if bounding.below(target_bound_s()) > LARGE_SPACE:
             aim = max(request.gap, budget.proof_gap)
         frontier.pruned += bounding.by_stages(target_bound_s())
+        close_s = plans.close_s()
+        if math.isfinite(close_s) and bounding.below(close_s) <= LARGE_SPACE:
+            bounding.give_up(close_s, target_bound_s())
         report(frontier.best[0].index)
         plans.by_bound(bounds)
         plans.by_estimate(estimates)

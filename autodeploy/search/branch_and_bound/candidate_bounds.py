@@ -133,6 +133,8 @@ class CandidateBounds:
         self.local, self.remote = local, remote
         self._rests_on = np.zeros(len(self.bounds_s), dtype=np.int8)
         self._solved_in_full: set[int] = set()
+        self.hopeless = np.zeros(len(self.bounds_s), dtype=np.bool_)
+        """Candidates that stages have shown to be too slow for a look [n]."""
 
     def raise_to(self, index: int, bound_s: float) -> None:
         """A candidate's bound is at least this, as its solved problem says."""
@@ -176,6 +178,19 @@ class CandidateBounds:
     def by_stages(self, high_s: float) -> int:
         """Raise all bounds below high_s by `outer_bounds_s`; how many candidates that leaves above it."""
         rows = np.flatnonzero(self.bounds_s < high_s)
+        for part, bounds_s in self._of_stages(rows, high_s):
+            # What is above is known to be above, not by how much.
+            self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
+        return len(rows) - self.below(high_s)
+
+    def give_up(self, look_s: float, low_s: float) -> None:
+        """Tell which candidates between two step times are hopeless: stages have no plan faster than look_s."""
+        rows = np.flatnonzero((self.bounds_s < look_s) & (self.bounds_s >= low_s))
+        for part, bounds_s in self._of_stages(rows, look_s):
+            self.hopeless[part] = np.isinf(bounds_s)
+
+    def _of_stages(self, rows: Ints, high_s: float) -> Iterator[tuple[Ints, Floats]]:
+        """`outer_bounds_s` of some rows, up to high_s, as far as they were computed."""
         for _, rows_of_context in self.request.by_context(rows):
             # What orders cost to make is shared by the candidates of a shape: each shape is one side's.
             other = shapes_of(self.candidates.take(rows_of_context)) % 2 == 1
@@ -183,9 +198,7 @@ class CandidateBounds:
             asked = [(part, self.bounds_s[part], high_s) for part in parts]
             for part, bounds_s in zip(parts, self.shared(CandidateSolver.stage_bounds_s, asked), strict=True):
                 if bounds_s is not None:
-                    # What is above is known to be above, not by how much.
-                    self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
-        return len(rows) - self.below(high_s)
+                    yield part, bounds_s
 
     def by_paths(
         self, target_bound_s: Callable[[], float], planning: Callable[[], bool], budget: Budget

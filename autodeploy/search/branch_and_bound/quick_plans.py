@@ -63,6 +63,7 @@ class QuickPlans:
             bounding.outer[self._by_tuple], np.arange(int(bounding.outer.max(initial=-1)) + 2)
         )
         self._solved: dict[int, list[Solved]] = {}  # by outer tuple
+        self._passed: set[int] = set()  # candidates that were hopeless when their turn came
         self._full: set[int] = set()  # candidates whose quick plan is made
         self._every_way: set[int] = set()  # outer tuples that were looked at in all ways to keep their states
         self._free: dict[int, tuple[Solved, bool]] = {}
@@ -82,7 +83,7 @@ class QuickPlans:
         """
         bounds = self.bounding.bounds_s[self._order]
         solved = [one.index for each in self._solved.values() for one in each]
-        bounds[np.isin(self._order, solved)] = math.inf
+        bounds[np.isin(self._order, [*solved, *self._passed])] = math.inf
         rest = np.minimum.accumulate(np.append(bounds, self._later_s)[::-1])[::-1]
         for position, index, number in self._until(until, self._order):
             if self.prune and rest[position] >= (1.0 - self.gap) * self._kth_s():
@@ -137,6 +138,8 @@ class QuickPlans:
             if self.bounding.cancelled() or (self._solved.get(number) and not self.left()):
                 return
             self._try(number, index, ahead, again=False)
+            if index in self._passed:
+                return
         if not self._fits(number) and (insist or len(self.frontier.best) < self.top_k):
             # No template fits: other layouts may.
             lightest = math.inf
@@ -187,7 +190,7 @@ class QuickPlans:
 
     def _close(self) -> Iterator[int]:
         """Outer tuples that are not much slower than the K best, the best first."""
-        limit = self._kth_s() * (1.0 + TEMPLATE_MARGIN)
+        limit = self.close_s()
         for one in self.frontier.best:
             if one.solution.step_s >= limit:
                 return
@@ -216,8 +219,11 @@ class QuickPlans:
         self.report(look.index)
 
     def _count(self, solved: Solved, work: float) -> None:
+        self._work(float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches), work)
+
+    def _work(self, slots: float, work: float) -> None:
         self.work += work
-        self._slots += work * float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
+        self._slots += work * slots
 
     def _candidates(self, number: int) -> list[int]:
         """Of an outer tuple, in the order of their estimate."""
@@ -233,12 +239,22 @@ class QuickPlans:
         if (self.prune and self._ruled_out(others, index)) or (not again and self._unlikely(others, index)):
             self.frontier.pruned += 1
             return
+        if self.prune and self.bounding.hopeless[index]:
+            self._pass(index)
+            return
         solved = self.bounding.local.solved(index, self._looks.plan(index, soon))
         self._count(solved, TEMPLATE_WORK)
         self.frontier.solved += 1
         others.append(solved)
         self._keep(solved)
         self.report(index)
+
+    def _pass(self, index: int) -> None:
+        """Do without a look that would change nothing: it counts, as what comes after it was not to be looked at."""
+        c = self.bounding.candidates
+        self._passed.add(index)
+        self._work(float(c.pp[index] * c.vpp[index] * c.micro_batches[index]), TEMPLATE_WORK)
+        self.frontier.pruned += 1
 
     def _next(self, order: Ints, position: int) -> list[int]:
         """Candidates that will probably be looked at after a place in an order, where a second process plans too."""
@@ -257,7 +273,8 @@ class QuickPlans:
 
     def _useless(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate of a tuple will not be solved, as things stand."""
-        return self._known(others, index) or (self.prune and self._ruled_out(others, index))
+        hopeless = bool(self.bounding.hopeless[index])
+        return self._known(others, index) or (self.prune and (hopeless or self._ruled_out(others, index)))
 
     def _known(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate of a tuple, or one that nothing tells from it but its dispatcher's name, is solved."""
@@ -303,6 +320,10 @@ class QuickPlans:
 
     def _best_s(self) -> float:
         return self.frontier.best[0].solution.step_s if self.frontier.best else math.inf
+
+    def close_s(self) -> float:
+        """Step time from which on a template has no quick plan; inf where there are fewer than K plans."""
+        return self._kth_s() * (1.0 + TEMPLATE_MARGIN)
 
     def _kth_s(self) -> float:
         best = self.frontier.best
