@@ -29,6 +29,8 @@ by estimate and to plans of the best."""
 
 LARGE_SPACE = 8_192
 """Candidates that may beat the first plans: with more of them no bound is raised beyond the accepted gap."""
+MANY_PLANS = 30
+"""Quick plans of a budget from which on it pays to tell what need not be looked at: of few looks few are left out."""
 
 
 def best_first(
@@ -60,7 +62,8 @@ def best_first(
 
     Bounds are raised up to the best plan less `gap`; less `proof_gap`, where that is larger, in a space beyond
     LARGE_SPACE. The gap of the result is the least bound against each plan. In a smaller space stages also tell what is
-    slower than anything that may be planned: such a candidate is not looked at, and its look counts all the same.
+    slower than anything that may be planned, where many looks are taken: such a candidate is not looked at, and its
+    look counts all the same.
     """
     local, remote = (CandidateSolver(request, together=True, like=like) for _ in range(2))
     with WorkerProcess(remote, parallel=parallel, should_cancel=request.should_cancel, later=True) as worker:
@@ -110,7 +113,8 @@ def _searched(bounding: CandidateBounds, request: SearchRequest, *, prune: bool)
             aim = max(request.gap, budget.proof_gap)
         frontier.pruned += bounding.by_stages(target_bound_s())
         close_s = plans.close_s()
-        if math.isfinite(close_s) and bounding.below(close_s) <= LARGE_SPACE:
+        worth_it = budget.quick >= MANY_PLANS and math.isfinite(close_s)
+        if worth_it and bounding.below(close_s) <= LARGE_SPACE:
             bounding.give_up(close_s, target_bound_s())
         report(frontier.best[0].index)
         plans.by_bound(bounds)
