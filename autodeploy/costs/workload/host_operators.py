@@ -13,6 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from autodeploy.costs.workload.operators import OperatorFeatures, Sharding
+    from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
 
 
@@ -151,6 +152,15 @@ def of_hooks(groups: Floats | float, on: OperatorFeatures) -> Floats | float:
     if on.experts_apart and on.grouped_gemm:
         return HOOKS + 2.0 * (1.0 + SUMMED_GRADIENT) * groups
     return HOOKS + 2.0 * (groups if on.group_launches or not on.grouped_gemm else 1.0)
+
+
+def of_attention_hooks(model: ModelSpec) -> float:
+    """Operators that hand over gradients of attention's parameters beside its two products: norms of queries and keys,
+    or of latents with their products. Seen on the CPU: plans of tests/witness/operators.py.
+    """
+    if model.kv_lora_rank:
+        return 4.0 if model.q_lora_rank else 3.0
+    return 2.0 if model.qk_norm else 0.0
 
 
 def of_both_halves(hooks: Floats | float) -> Floats | float:

@@ -18,7 +18,7 @@ from autodeploy.costs.workload.adapters import (
 )
 from autodeploy.costs.workload.attention_types import LayerKind, kind_of, kind_with, of_attention, shape_of, table_name
 from autodeploy.costs.workload.compressed_attention import joined, repeated, stream_rows
-from autodeploy.costs.workload.host_operators import replayed_synchronisations, synchronisations
+from autodeploy.costs.workload.host_operators import of_attention_hooks, replayed_synchronisations, synchronisations
 from autodeploy.costs.workload.kinds import costs_of, layer_costs_of
 from autodeploy.costs.workload.mlp import AFTER_SPLIT_SIZES, twice
 from autodeploy.costs.workload.operators import (
@@ -157,7 +157,7 @@ def layer_table(
     dense_params, expert_params = _params(
         model, shard, attention.params(model, shard, on, kind), mlp.params(model, shard)
     )
-    hooks = mlp.hooks((model.n_routed_experts or 1) / shard.ep, on)
+    hooks = mlp.hooks((model.n_routed_experts or 1) / shard.ep, on) + model.halves * of_attention_hooks(model)
     operators.append(_accumulation(dense_params, expert_params, on, hooks))
     dispatchers = 2.0 if model.n_zero_experts else 1.0
     reads = 0.0 if on.mean_keys is None or kind.attention == "linear_attention" else on.reads_of_packs

@@ -12,7 +12,7 @@ from tests.support.accounting.hiding import Hide, behind, chunked, returned
 from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
 from tests.support.accounting.norms import biases, norms
 from tests.support.accounting.positions import one_product, rotary, rotates, tables
-from tests.support.accounting.rings import join, pad, widths
+from tests.support.accounting.rings import hooks_beside, join, pad, widths
 from tests.support.accounting.sharded import sharded
 from tests.support.accounting.shortcut import do_again
 from tests.support.accounting.uneven_experts import grown, mean_largest, uneven
@@ -391,6 +391,7 @@ def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
     summed = a.run.experts_apart and "grouped_gemm" in a.run.on  # a hook and a sum of each
     hooks = 2 + 2 + (1 + (4 * local if summed else 2 * (local if own else 1)) if moe else 2)
     hooks += (2 + 2 + 2) + 2 if a.run.shortcut_moe else 0  # norms and attention once more, two dense MLPs
+    hooks += (2 if a.run.shortcut_moe else 1) * hooks_beside(a.run)
     added = each * a.dense_params + of_experts * a.expert_params
     if a.run.lora_rank:
         of_each = local if moe and own else 1

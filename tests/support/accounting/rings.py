@@ -49,3 +49,10 @@ def join(a: Account, heads: float, key_value: float) -> None:
     a.vector(
         "ring_update", "attention", steps * a.tokens * forward, steps * a.tokens * backward, 2 * steps, calls=calls
     )
+
+
+def hooks_beside(r: Run) -> int:
+    """Parameters of attention beside its two products: a norm and a product of each latent, or two norms of heads."""
+    if r.kv_lora_rank:
+        return 2 + (2 if r.q_lora_rank else 1)  # without a latent of queries their product is beside the latent's down
+    return 2 if r.qk_norm else 0
