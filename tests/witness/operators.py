@@ -2,9 +2,9 @@
 
 python -m tests.witness.operators --trees DIR --python PYTHON [NAME...]
 
-Plans of `plans.yaml` for NPUs that compute nothing again; trees as for `python -m tests.witness`. An operator is a call
-that writes device memory; a fused one of the NPU is one, views and collectives are none, and the hook of a parameter's
-gradient counts as one, as it does in predictions.
+Plans of `plans.yaml` for NPUs that compute nothing again, and those of `operator_plans.yaml`; trees as for
+`python -m tests.witness`. An operator is a call that writes device memory; a fused one of the NPU is one, views and
+collectives are none, and the hook of a parameter's gradient counts as one, as it does in predictions.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.analysis.witness.predicted import Prediction
 
+ALONE = Path(__file__).with_name("operator_plans.yaml")
 COUNTED = Path(__file__).with_name("operators.json")
 # Counted to make the numbers of `autodeploy.costs.workload.host_operators`, and chosen before they were counted to hold
 # these numbers against.
@@ -51,7 +52,8 @@ class Counted:
 
 def launch_of_plan(name: str) -> Launch:
     """Launch of a plan by its exported script."""
-    return launch_of(import_document(script_of(load_shipped_yaml(PLANS.read_text("utf-8"))[name]), f"{name}.sh"))
+    plans = {key: plan for file in (PLANS, ALONE) for key, plan in load_shipped_yaml(file.read_text("utf-8")).items()}
+    return launch_of(import_document(script_of(plans[name]), f"{name}.sh"))
 
 
 def prediction_of(name: str) -> Prediction:
