@@ -392,16 +392,16 @@ def layouts_found(
 
 
 def _with_other_ways(order: Sequence[Solved], ranked: Sequence[Solved]) -> list[Solved]:
-    """Plans, and of the same outlines the first in the ranking that keep optimizer states in other ways: which is best
-    may be another one where more than a step is counted.
+    """Plans, and of the same outlines the first in the ranking of each way to keep optimizer states, also where a plan
+    to launch instead keeps them so: which is best may be another one where more than a step is counted.
     """
 
     def way(solved: Solved) -> tuple[Hashable, ...]:
         return outline(solved), *(float(getattr(solved.candidate, name)[0]) for name in OPTIMIZER_STATE_AXES)
 
-    outlines, ways = {outline(each) for each in order}, {way(each) for each in order}
-    others: dict[Hashable, Solved] = {}
+    outlines = {outline(each) for each in order}
+    firsts: dict[Hashable, Solved] = {}
     for each in ranked:
-        if outline(each) in outlines and way(each) not in ways:
-            others.setdefault(way(each), each)
-    return [*order, *others.values()]
+        if outline(each) in outlines:
+            firsts.setdefault(way(each), each)
+    return [*order, *(each for each in firsts.values() if all(each is not shown for shown in order))]
