@@ -16,8 +16,8 @@ from tests.faults.ledger import Ledger
 from tests.faults.outages import survive_outages
 from tests.faults.service import running_service
 from tests.soak import enormous, load, stored_list, teams, tenants
-from tests.support import document_fuzz, malformed_specs
-from tests.support.document_fuzz import MOST_CHARACTERS, fuzz, pumped
+from tests.support import malformed_specs
+from tests.support.document_fuzz import MOST_CHARACTERS, fuzz, pumped_all
 from tests.support.document_grammars import FORMATS
 from tests.support.documented_answers import answering_app, run_phases
 from tests.support.dominance import dominance, dominance_under_auto
@@ -210,7 +210,7 @@ def documents(formats: Iterable[str], seconds: float, stride: int, seed: int) ->
     held = []
     for name in formats:
         for found, case in (
-            (document_fuzz.judge(name, pumped(name, stride)), f"{name}, repeated to {MOST_CHARACTERS:,} characters"),
+            (pumped_all(name, stride), f"{name}, repeated to {MOST_CHARACTERS:,} characters"),
             (fuzz(name, seconds, seed), f"{name}, generated for {seconds:g} s"),
         ):
             sys.stderr.writelines(f"{fault}\n" for fault in found.faults)

@@ -65,8 +65,8 @@ def fuzz(name: str, seconds: float, seed: int) -> Findings:
     return _elsewhere(name, made())
 
 
-def pumped(name: str, stride: int = 1) -> list[str]:
-    """Every piece of a format, repeated to the full size, in several places of a document."""
+def pumped_all(name: str, stride: int = 1) -> Findings:
+    """Reads every piece of a format, repeated to the full size, in several places of a document."""
     form = FORMATS[name]
     texts = [
         (before + piece * (MOST_CHARACTERS // len(piece)))[: MOST_CHARACTERS - len(after)] + after
@@ -79,7 +79,7 @@ def pumped(name: str, stride: int = 1) -> list[str]:
             ("a " + piece, "!"),
         )
     ]
-    return texts[::stride]
+    return _elsewhere(name, texts[::stride])
 
 
 def judge(name: str, texts: Iterable[str]) -> Findings:

@@ -61,6 +61,11 @@ def test_memory_choices_touch_what_layers_of_the_kind_have() -> None:
         for name, on in rows
         for kind, _ in layer_kinds(load_preset(name))
     ]
+    turning = replace(shard(tp=2, etp=2), turns_tokens=np.array([True]))
+    tables += [
+        layer_table(load_preset("deepseek-v3"), turning, ON, kind)
+        for kind, _ in layer_kinds(load_preset("deepseek-v3"))
+    ]
     tensors = {tensor.name for table in tables for tensor in table.tensors}
     operators = {op.name for table in tables for op in table.operators}
     exchanges = {exchange.name for table in tables for exchange in table.exchanges}

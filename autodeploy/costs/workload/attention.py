@@ -263,7 +263,7 @@ def _core(
     if attends_to_latents(model, shard.seq_length, gathers=on.gathers_keys):
         return _latent_core(model, shard, on)
     heads, _ = _heads(model, shard)
-    qk, value, tokens, seq = model.qk_head_dim, model.value_head_dim, shard.tokens, shard.seq_length
+    qk, value, tokens, seq = float(model.qk_head_dim), model.value_head_dim, shard.tokens, shard.seq_length
     out = Tensor("attention_out", np.asarray(2.0 * tokens * heads * value))
     # Ulysses exchanges the output back to the sequence: the kernel keeps it before, the output projection after.
     exchanged = Tensor("attention_out_exchanged", np.where(shard.ulysses > 1, out.kept_bytes, 0.0))
