@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,10 +61,9 @@ def test_a_strategy_that_balances_is_estimated_as_it_would_be_placed(
     assert again.peak_memory_gib == pytest.approx(level.peak_memory_gib, rel=1e-12)
 
 
-def test_the_recipe_of_a_run_that_balanced_its_stages_takes_what_was_published() -> None:
-    """Pangu Ultra MoE on 6K cards: 30.0 % MFU with attention counted in full, 1.46 million tokens a second (arXiv
-    2505.04519); 6.6 % fewer since heads are padded where nothing says that they are not.
-    """
+@cache
+def recipe_of_6k_cards() -> Plan:
+    """Pangu Ultra MoE's, as its publisher ran it."""
     document = {
         "model": "pangu-ultra-moe-718b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 6144, "device": "910B3"},
@@ -74,6 +74,16 @@ def test_the_recipe_of_a_run_that_balanced_its_stages_takes_what_was_published()
     prepared = prepare(spec)
     found = reference_plan(spec, prepared.profile, prepared.context, prepared.identity)
     assert found is not None
-    assert found.strategy.layers_per_stage is not None
-    assert (found.strategy.tp, found.strategy.pp, found.strategy.vpp, found.strategy.ep) == (8, 16, 2, 32)
-    assert found.tokens_per_s == pytest.approx(1.46e6, rel=0.07)
+    return found
+
+
+def test_the_recipe_of_a_run_that_balanced_its_stages_is_balanced() -> None:
+    strategy = recipe_of_6k_cards().strategy
+    assert strategy.layers_per_stage is not None
+    assert (strategy.tp, strategy.pp, strategy.vpp, strategy.ep) == (8, 16, 2, 32)
+
+
+@pytest.mark.xfail(strict=True, reason="6.6 % fewer, with heads padded where nothing says that they are not")
+def test_the_recipe_of_a_run_that_balanced_its_stages_takes_what_was_published() -> None:
+    """30.0 % MFU with attention counted in full, 1.46 million tokens a second (arXiv 2505.04519)."""
+    assert recipe_of_6k_cards().tokens_per_s == pytest.approx(1.46e6, rel=0.05)
