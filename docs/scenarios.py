@@ -74,10 +74,7 @@ class Planned:
 
     def planned_again(self, memory_factor: float) -> Solved | None:
         """The best plan found by the predicted times, were it known that peaks are so many times the predicted ones."""
-        return self._best(self._as_predicted(), memory_factor)
-
-    def _as_predicted(self) -> Scenario:
-        return {number.name: 0.0 for number in self.advice.responses.box.numbers}
+        return self._best({number.name: 0.0 for number in self.advice.responses.box.numbers}, memory_factor)
 
     def time_s(self, solved: Solved, world: Scenario) -> float:
         """Step time in a world of a plan that `planned_again` found."""

@@ -140,7 +140,7 @@ def held(name: str, spec: Spec, count: int) -> dict[str, Any]:
 
 
 def _behind(own_s: float, best_s: float) -> float:
-    """How much longer a step takes than the best one; a plan that does not fit is lost, unless nothing does."""
+    """Share by which a step takes longer than the best one; a plan that does not fit is lost, unless nothing does."""
     return 0.0 if own_s == best_s else round(min(LOST, max(0.0, own_s / best_s - 1.0)), 6)
 
 

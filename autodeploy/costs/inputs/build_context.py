@@ -107,15 +107,8 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
 # Features that are switches of the operator table by the same name.
 SWITCHES = (
     *("flash_attention", "fused_swiglu", "fused_rmsnorm", "fused_operators", "fused_router", "fused_ring_update"),
-    *(
-        "fused_cross_entropy",
-        "grouped_gemm",
-        "rect_fa",
-        "padded_heads",
-        "vector_sort",
-        "weighted_experts",
-        "whole_vocabulary",
-    ),
+    *("fused_cross_entropy", "grouped_gemm", "rect_fa", "padded_heads"),
+    *("vector_sort", "weighted_experts", "whole_vocabulary"),
     *("replicated_dispatch", "casts_router", "regathers_latents", "regathers_shared", "gathers_keys", "dropout"),
     "square_alibi",
 )

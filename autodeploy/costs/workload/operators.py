@@ -251,9 +251,7 @@ class Sharding:
     seq_length: float
     paired: Bools | bool = False  # the schedule runs a forward against a backward pass
     sends_once: Bools | bool = False  # a dispatch sends a token once to each rank, which makes its experts' rows
-    turns_tokens: Bools | bool = (
-        False  # ranks that cut an expert exchange all tokens of the group, at a part of the width
-    )
+    turns_tokens: Bools | bool = False  # ranks that cut an expert exchange all tokens, at a part of the width
     hot_experts: Floats | float = 0.0  # experts whose weights every rank of the group receives for its own tokens
 
     @cached_property

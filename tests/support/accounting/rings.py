@@ -31,7 +31,7 @@ def pad(a: Account, heads: float) -> None:
 
 
 def join(a: Account, heads: float, key_value: float) -> None:
-    """What follows the attention of each step but the first: of whole rows, or of half of them half of the time.
+    """Operators after the attention of each step but the first: of whole rows, or of half of them half of the time.
 
     Eight numbers of 4 bytes a row and head go through a maximum, two differences, two products, a sum, two quotients
     (two in, one out) and two powers (one in, one out). Both scales are written as wide as the output, brought in its
