@@ -11,10 +11,10 @@ from autodeploy import calibration
 from autodeploy.calibration.shipped.tables import shipped_records
 from autodeploy.formats.import_document import import_document
 from autodeploy.search.planner import estimate, launch_rules
-from autodeploy.search.ranking.public_recipes import PublicRecipe, public_recipes, recipes_for
+from autodeploy.search.ranking.public_recipes import PublicRecipe, features_of, public_recipes, recipes_for
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
-from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED
 from docs.public_recipes import read_recipe
 from hardware_profiles import load_profile
 
@@ -46,6 +46,14 @@ def test_models_chips_and_frameworks_are_known_ones_and_no_entry_is_there_twice(
         assert recipe.device in set(load_profile(recipe.profile).devices)
         assert recipe.framework in FRAMEWORKS
         assert SCRIPT.fullmatch(recipe.source) or not recipe.source.endswith(".sh")
+
+
+def test_a_recipe_of_its_publishers_own_software_has_on_what_it_names_alone() -> None:
+    own = [each for each in RECIPES if each.framework == UNRESTRICTED]
+    assert own
+    assert all(features_of(each) == frozenset(each.strategy.features) for each in own)
+    launched = next(each for each in RECIPES if (each.model, each.framework) == ("deepseek-v2", "mindspeed-llm"))
+    assert {"padded_heads", "regathers_latents"} <= features_of(launched) - {*launched.strategy.features}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name_of)

@@ -12,6 +12,7 @@ from autodeploy.specs.presets import load_preset
 from autodeploy.specs.software import run_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import Precision
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.stack.software import resolved, stack_of_run
 from hardware_profiles import load_profile
 from hardware_profiles.magnitudes import TokensPerSecond
@@ -95,8 +96,13 @@ def is_of(recipe: PublicRecipe, model: ModelSpec) -> bool:
 
 
 def features_of(recipe: PublicRecipe) -> frozenset[str]:
-    """Features that a recipe ran with: those that it names, and what its stack has on without being named."""
+    """Features that a recipe ran with: those that it names, and what its stack has on without being named.
+
+    Publishers that launched with software of their own have none on but what they name.
+    """
     named, profile = frozenset(recipe.strategy.features), load_profile(recipe.profile, calibrated=False)
+    if recipe.framework == UNRESTRICTED:
+        return named
     run = run_of(load_preset(recipe.model), recipe.precision, recipe.strategy, named)
     stack = stack_of_run(recipe.framework, recipe.source, profile.vendor, profile.generation, run)
     return named | resolved(stack, run).features
