@@ -39,7 +39,7 @@ their times."""
 WHY = """## Above 6 %
 
 All are one pair: Llama3-70B in FP8 on H100, TP4 PP4 CP2 on NeMo 25.02.02 against TP4 PP8 on 25.04.02, on six numbers
-of cards. By the predicted times the first is 2 to 3 % faster, measured it took 6 to 8 % longer. The records do not
+of cards. By the predicted times the first is up to 0.5 % faster, measured it took 6 to 8 % longer. The records do not
 say how much of that is the strategy:
 
 - No run of either layout is on the other's release. One script of Llama3.1-405B took 5.0 % less time in FP8 on

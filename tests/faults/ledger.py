@@ -33,7 +33,7 @@ SPEC: dict[str, Any] = {
     "training": {"seq_length": 4096, "global_batch_size": 16},
     "search": {"effort": 0.02, "top_k": 2, "risk": "neutral"},
 }
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 UNAVAILABLE, STORAGE_FULL = 503, 507
 # One life: it waits, runs, perhaps waits again after its runner died, and ends once.
 LIFE = re.compile(r"queued (running queued )*running (optimal|feasible) ")

@@ -35,6 +35,8 @@ IN_A_ROW = 0.3
 PAUSE_S = 1.5
 # Seldom enough for most workers to have a slot free, so that they have something to look for.
 SUBMIT_S = 3.0
+# So many come in the time of one outage at most: on a busy machine no slot would ever be free of more.
+MOST_AN_OUTAGE = 6
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,15 @@ def survive_outages(
         over = threading.Event()
         failures: list[BaseException] = []
 
+        room = threading.Semaphore(0)
+
         def submit() -> None:
             number = 0
             try:
                 while not over.wait(submit_s):
-                    ledger.submit([f"{seed}-{number}"])
-                    number += 1
+                    if room.acquire(blocking=False):
+                        ledger.submit([f"{seed}-{number}"])
+                        number += 1
             except BaseException as error:  # told by the thread that waits for it
                 failures.append(error)
 
@@ -99,6 +104,7 @@ def survive_outages(
         client.start()
         try:
             for number in range(outages):
+                room.release(MOST_AN_OUTAGE)
                 server.stop(at_once=True)
                 time.sleep(moments.uniform(0, down_s))
                 server.start()

@@ -68,7 +68,7 @@ def test_workers_poll_again_after_crashes_of_the_database(tmp_path):
     binaries = server_binaries()
     if binaries is None:
         pytest.skip(NO_POSTGRESQL)
-    times = {"stalled_after_s": 1.2, "down_s": 0.6, "submit_s": 0.8}
+    times = {"stalled_after_s": 2.4, "down_s": 0.6, "submit_s": 0.8}
     found = survive_outages(binaries, tmp_path, outages=ROUNDS, seed=SEED, forked=True, **times)
     assert (found.audit.lost, found.audit.doubled) == (0, 0)
     assert found.holds, found.delays_s

@@ -27,9 +27,9 @@ from cost_models.compute import (
 from hardware_profiles.loader import load_profile
 
 
-def rates_of(device: str) -> ComputeRates:
-    """Rates of one chip grade as the Atlas 800T A2 profile gives them."""
-    profile = load_profile("ascend-800t-a2", calibrated=False)
+def rates_of(device: str | None, of: str = "ascend-800t-a2") -> ComputeRates:
+    """Rates of one chip grade of a profile, before any fit."""
+    profile = load_profile(of, calibrated=False)
     chip, value = profile.device(device), profile.efficiency
     return ComputeRates(
         peak_flops=chip.peak_flops["bf16"],
@@ -45,6 +45,8 @@ def rates_of(device: str) -> ComputeRates:
         hbm_fraction=value["hbm"],
         movement_fraction=value["permute"],
         grouped_gemm_exposed=value["grouped_gemm_exposed"],
+        gemm_added_exposed=value["gemm_added_exposed"],
+        gemm_units=value["gemm_units"],
         operand_fraction=value["hbm_operands"],
         cube_op_s=profile.fixed_costs.cube_op_s,
         vector_op_s=profile.fixed_costs.vector_op_s,
@@ -259,6 +261,29 @@ def test_a_deep_product_in_8_bits_takes_half_as_long_and_a_shallow_one_more_than
     lost = float(RATES.gemm_k_half) / 1024
     rest = 1.0 + 2.0 * float(RATES.gemm_mn_half) / 8192
     assert ratios[3] == pytest.approx((rest + 2.0 * lost) / (rest + lost) / 2.0, rel=1e-9)
+
+
+# Source: SimuMax v1.2, configs/system/a100_pcie.json and b200_bf16_ceperm.json, matmul: a weight's gradient added into
+# FP32 against the mean of the same product forward and of its input's gradient.
+@pytest.mark.parametrize(
+    ("profile", "columns", "tokens", "rows", "ratio"),
+    [
+        ("nvidia-a100-80g", 24576, 4096, 5120, 1.0706),
+        ("nvidia-a100-80g", 5120, 4096, 16384, 1.0504),
+        ("nvidia-b200", 57344, 4096, 8192, 1.0688),
+        ("nvidia-b200", 28672, 4096, 8192, 1.0761),
+    ],
+)
+def test_a_product_that_is_added_to_a_wider_sum_takes_longer(
+    profile: str, columns: int, tokens: int, rows: int, ratio: float
+) -> None:
+    rates = rates_of(None, profile)
+    plain = float(gemm_s(columns, rows, tokens, rates))
+    assert float(gemm_s(columns, rows, tokens, rates, result_bytes=ADDED_BYTES)) / plain == pytest.approx(
+        ratio, abs=0.03
+    )
+    hidden = replace(rates, gemm_added_exposed=0.0)
+    assert float(gemm_s(columns, rows, tokens, hidden, result_bytes=ADDED_BYTES)) == pytest.approx(plain, rel=1e-12)
 
 
 def test_weights_of_8_bits_are_half_the_bytes_where_memory_bounds() -> None:

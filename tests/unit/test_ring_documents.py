@@ -19,7 +19,8 @@ from tests.support.sharding import shard
 
 WHOLE = OperatorFeatures()
 PACKED = replace(WHOLE, mean_keys=1024.0, documents=16.0)  # documents of 2,048 tokens in sequences of 32,768
-JOINED = replace(WHOLE, joins_pieces=True)
+JOINED = replace(WHOLE, joins_pieces="between_steps")
+ADDED = replace(WHOLE, joins_pieces="at_the_end")
 SEQ = 32_768.0
 
 
@@ -39,14 +40,14 @@ def test_attention_works_on_pieces_of_a_document(cp: int) -> None:
     assert float(np.ravel(packed.seq)[0]) == 2048 / cp
 
 
-@pytest.mark.parametrize("on", [PACKED, JOINED])
+@pytest.mark.parametrize("on", [PACKED, JOINED, ADDED])
 def test_only_a_ring_puts_pieces_together(on: OperatorFeatures) -> None:
     assert operator("ring_update", 1, on) is None
     assert operator("ring_update", 8, on, ulysses=8) is None
 
 
 def test_whole_sequences_are_put_together_by_operators_where_the_software_has_them() -> None:
-    """MindSpeed's are operators between the steps; Transformer Engine's run beside the next one's attention."""
+    """MindSpeed's are operators between the steps."""
     assert operator("ring_update", 4, WHOLE) is None
     plain, fused = (
         operator("ring_update", 4, JOINED),
@@ -57,6 +58,15 @@ def test_whole_sequences_are_put_together_by_operators_where_the_software_has_th
     assert np.ravel(fused.forward_bytes)[0] < 0.2 * np.ravel(plain.forward_bytes)[0]
     assert np.ravel(fused.backward_bytes)[0] == np.ravel(plain.backward_bytes)[0]
     assert np.ravel(plain.issued)[0] == pytest.approx(3 * 20.5 + 3)
+
+
+def test_outputs_of_all_pieces_are_added_up_behind_the_last_step() -> None:
+    """Ranks of a ring of two have one whole piece and a half, or two whole ones: 6 B an element of 4,096."""
+    two = operator("ring_update", 2, ADDED)
+    assert two is not None
+    tokens = SEQ / 2
+    assert np.ravel(two.forward_bytes)[0] == pytest.approx(tokens * 4096 * 6 * (1.5 + 2) / 2)
+    assert np.ravel(two.backward_bytes)[0] == pytest.approx(tokens * 3 * 4096 * (4 + (6 + 3) / 2))
 
 
 def test_two_steps_move_twice_as_much_as_one() -> None:

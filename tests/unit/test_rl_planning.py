@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import cache
 from typing import Any
 
 import pytest
 
+from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.formats.registry import export
+from autodeploy.kit.deadline import Deadline
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
 from autodeploy.reports.run_facts import plans_table
+from autodeploy.search.plan_search import UpdateSearch
 from autodeploy.search.planner import check_space, estimate, plan, reestimate, search_size, timeline
+from autodeploy.search.post_training.search import RlSearch
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.search import RL_AXES, value_of
@@ -192,6 +197,16 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "colocated"
     assert any("asynchrony does not pay here" in said for said in result.warnings)
+
+
+def test_no_update_is_searched_where_generation_alone_leaves_no_step_among_the_best() -> None:
+    rl = {"prompts_per_step": 512, "responses_per_prompt": 16, "reference_model": False}
+    rl |= {"prompt_length": {"max": 16}, "response_length": {"max": 2048}}
+    spec = spec_of(cards=8, rl=rl, fix=QUICK, allow=SPLITS, top_k=1, risk="neutral")
+    stop = Deadline(None, time.monotonic(), 600.0)
+    search = RlSearch(spec, profile_of(spec.cluster), 8, UpdateSearch(stop), stop)
+    assert {each.layout.placement for each in search.run().choices} == {"colocated"}
+    assert set(search.searched) == {8}
 
 
 def test_where_asynchrony_pays_its_price_is_said() -> None:

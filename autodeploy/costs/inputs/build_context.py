@@ -163,7 +163,7 @@ def operator_features(
         optimizer=OPTIMIZERS[training.optimizer],
         experts_apart=host.experts_apart,
         makes_angles=ascend and not {"graph_mode", "torch_fsdp2"} & features,
-        joins_pieces=ascend and not {"graph_mode", "torch_fsdp2"} & features,
+        joins_pieces=None if {"graph_mode", "torch_fsdp2"} & features else "between_steps" if ascend else "at_the_end",
         rotates_documents=host.rotates_documents,
         reads_of_packs=host.reads_of_packs,
         scored_loss=host.scores,

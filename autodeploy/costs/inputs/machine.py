@@ -188,6 +188,7 @@ def _compute_rates(
         gemm_mn_half=value["gemm_mn_half"],
         grouped_gemm=value["grouped_gemm"],
         grouped_gemm_exposed=value["grouped_gemm_exposed"],
+        gemm_added_exposed=value["gemm_added_exposed"],
         operand_fraction=value["hbm_operands"],
         attention_forward=value["attention_forward"] * attention,
         attention_backward=value["attention_backward"] * attention,

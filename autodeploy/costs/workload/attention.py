@@ -22,6 +22,7 @@ from autodeploy.costs.workload.operators import (
     cut_and_whole,
     moving,
 )
+from autodeploy.costs.workload.ring_joins import ring_updates
 from autodeploy.costs.workload.sparse_attention import (
     attending,
     attends_to_latents,
@@ -47,7 +48,7 @@ def _rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKi
     for part in (indexer, _core(model, shard, on, kind), _output_gate(model, shard)):
         operators += part[0]
         tensors += part[1]
-    operators += _ring_updates(model, shard, on)
+    operators += ring_updates(model, shard, on, _heads(model, shard)[0], _key_heads(model, shard))
     operators.append(_output_projection(model, shard))
     exchanges += _context_parallel(model, shard, on)
     return operators, tensors, exchanges
@@ -316,69 +317,6 @@ def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tup
         Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True),
     ]
     return [core], tensors
-
-
-# Bytes of a row's statistics in the operators that join two pieces, of a head: eight numbers of 4 B each in the
-# maximum, two differences, two products, a sum and two quotients (96 each) and two powers (64 each); as one operator
-# four arrays in and two out.
-STATISTICS, FUSED_STATISTICS = 896.0, 192.0
-# Bytes an element of the output, in FP32 but for its 16 bits: two scales repeated (8), two products (10 each), their
-# sum (12), its cast (6); of whole sequences both scales are put into the order of the output (8 each). One operator: 6.
-JOINED_PIECES, IN_ORDER, FUSED_PIECES = 46.0, 16.0, 6.0
-# Operators that the host issues for a step over whole sequences: ten for the statistics, four for the scales, four for
-# the output, one for the attention, and half of the time three copies; backward attention and three sums.
-JOINED_STEP = host.Issued(20.5, 4.0)
-# Once a ring: the mask's two, keys joined to values; backward cleared sums, copies of keys and values, three sums.
-JOINED_RING = host.Issued(3.0, 12.0)
-
-
-def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Operator]:
-    """Operators around the attention of pieces of sequences, in every step of a ring.
-
-    Each rank holds two pieces of every document and computes whole rows against half of the keys, or half of the rows
-    against all keys. Of packed documents, halves of keys and values, queries, output and its gradient are picked by
-    index on half of the steps; of whole sequences they are slices, and half of the output is copied back. Backward:
-    gradients are added up (6). Statistics, output and what is picked are three operators of this table, with the small
-    ones around them; the host also cuts the statistics of packed documents by document and joins them again, six times
-    a step. Whole sequences are joined so by MindSpeed alone (`joins_pieces`): Transformer Engine does it beside the
-    attention of the next step.
-    Source: MindSpeed @028de58c context_parallel: tnd_forward_fetch, tnd_out_update, causal_out_update, forward_update,
-    tnd_grad_update, causal_grad_update, which are those of core_r0.7.0 (2024).
-    """
-    packed = on.mean_keys is not None
-    if not (packed or on.joins_pieces) or not np.any(shard.ring > 1):
-        return []
-    heads = _heads(model, shard)[0]
-    key_value = _key_heads(model, shard) * (model.qk_head_dim + model.value_head_dim)
-    query, out = heads * model.qk_head_dim, heads * model.value_head_dim
-    steps = np.asarray(shard.ring - 1.0)
-    once = np.where(shard.ring > 1, 1.0, 0.0)
-    update = FUSED_PIECES if on.fused_ring_update else JOINED_PIECES + (0.0 if packed else IN_ORDER)
-    joined = 0.75 * (update * out + (FUSED_STATISTICS if on.fused_ring_update else STATISTICS) * heads)
-    if packed:
-        documents = on.documents * shard.micro_batch_size
-        forward, backward = joined + 3.0 * out + key_value, 4.5 * query + 3.0 * out + 5.5 * key_value
-        issued = steps * (3.0 if on.fused_ring_update else 3.0 + 6.0 * documents), steps * 3.0
-        launches = 3.0
-    else:
-        forward, backward = joined + out, 4.5 * (query + key_value)
-        a_step = 3.5 if on.fused_ring_update else JOINED_STEP.issued
-        issued = (
-            steps * a_step + once * JOINED_RING.issued,
-            steps * JOINED_STEP.issued_backward + once * JOINED_RING.issued_backward,
-        )
-        launches = 2.0
-    return [
-        moving(
-            "ring_update",
-            W,
-            np.asarray(steps * shard.tokens * forward),
-            np.asarray(steps * shard.tokens * backward),
-            launches=np.asarray(steps * launches),
-            issued=np.asarray(issued[0]),
-            issued_backward=np.asarray(issued[1]),
-        )
-    ]
 
 
 # Bytes per score of operators of their own, forward and backward, around attention with biases of distances. A row of

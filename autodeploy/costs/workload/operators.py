@@ -326,7 +326,7 @@ class OperatorFeatures:
     predictors_apart: bool = False  # prediction modules are not on the part of the model that has the head
     experts_apart: bool = False  # each expert has parameters of its own, which a grouped product joins
     makes_angles: bool = False  # cosines and sines are operators of every layer
-    joins_pieces: bool = False  # attention over a ring joins whole sequences by operators of its own
+    joins_pieces: Literal["between_steps", "at_the_end", None] = None  # attention over a ring, of whole sequences
     rotates_documents: bool = False
     reads_of_packs: float = 0.0  # of the bounds of packed documents by an attention, for which the host waits
     gathers_keys: bool = False  # a kernel of sparse attention gathers chosen keys always

@@ -2,7 +2,7 @@
 
 A step never becomes shorter when training or generation becomes longer. So what both take at least, on the cards that a
 placement gives them, bounds every step of it: choices are put together in the order of their bounds, until those left
-cannot be among the best any more.
+cannot be among the best any more. Where generation beside training leaves no step among them, no update is searched.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from autodeploy.search.post_training.generation_layouts import (
 )
 from autodeploy.search.post_training.launchable import WHOLE_NODES, Launchable
 from autodeploy.search.post_training.update_layouts import Updates, least_training_s, search_updates, undominated
+from autodeploy.search.ranking.advice import MAX_SLOWDOWN
 from autodeploy.specs.rl import RlStrategy
 from cost_models.placements import asynchronous
 
@@ -110,6 +111,24 @@ class _Option:
     generation: GenerationPart
 
 
+@dataclass(frozen=True)
+class _Split:
+    """Cards that generate beside those that train, and how they may."""
+
+    placement: Placement
+    npus: int
+    generations: list[GenerationPart]
+
+    @property
+    def fastest_s(self) -> float:
+        """Seconds of generation at least."""
+        return min(map(_least_generation_s, self.generations))
+
+    def least_s(self, training_s: float) -> float:
+        """Seconds of a step at least whose training takes at least so many."""
+        return min(_least_step_s(self.placement, part, training_s) for part in self.generations)
+
+
 class RlSearch:
     """One search of a spec."""
 
@@ -128,6 +147,8 @@ class RlSearch:
         self._updates: dict[int, list[Update]] = {}
         self._least_s: dict[int, float] = {}
         self._parts: dict[_Asked, GenerationPart | None] = {}
+        self._best: dict[tuple[object, ...], Choice] = {}  # of each outline and update
+        self._fastest: dict[tuple[object, ...], float] = {}  # of each outline
 
     def run(self) -> RlResult:
         """The best choices of all placements."""
@@ -136,19 +157,18 @@ class RlSearch:
         if never:
             return self.found
         all_placements = placements(self.spec.search)
-        options: list[_Option] = []
         whole = math.inf
-        split: list[tuple[Placement, int, list[GenerationPart]]] = []
+        split: list[_Split] = []
         if "colocated" in all_placements:
             self._search_updates(self.cards)
-            options += self._colocated()
+            self._put_together(self._colocated())
             whole = self._least_colocated_s()
         for placement in all_placements:
             if placement != "colocated" and self.cards > 1:
-                options_of_placement, parts = self._beside(placement)
-                options += options_of_placement
-                split += [(placement, npus, each) for npus, each in parts.items()]
-        self.found.choices = self._put_together(options)
+                splits_of_placement = self._splits(placement)
+                split += splits_of_placement
+                self._put_together(self._beside(placement, self._worth_training(splits_of_placement)))
+        self.found.choices = self._ranked()
         least = self._least_of_all_s(whole, split) if self.found.choices else math.inf
         if math.isfinite(least):
             self.found.bound_s = min(least, min(each.step.step_time_s for each in self.found.choices))
@@ -182,12 +202,33 @@ class RlSearch:
             self._updates[npus] = [each for each in order if each.degrees in firsts]
         return self._updates[npus]
 
-    def _least_on_all_s(self) -> float:
-        """Seconds that training on all cards takes at least, launched by the target."""
-        gap = self.searched[self.cards].gap
-        return 0.0 if gap is None or not self._updates_on(self.cards) else self._fastest_s[self.cards] * (1.0 - gap)
+    def _least_on_s(self, npus: int) -> float:
+        """Seconds that training takes at least on cards that were searched, launched by the target."""
+        gap = self.searched[npus].gap
+        return 0.0 if gap is None or not self._updates_on(npus) else self._fastest_s[npus] * (1.0 - gap)
 
-    def _least_of_all_s(self, whole: float, split: list[tuple[Placement, int, list[GenerationPart]]]) -> float:
+    def _near(self, trainers: int) -> int:
+        """The number of cards that were searched and is nearest to so many."""
+        return min(self.searched, key=lambda n: abs(math.log(n / trainers)))
+
+    def _worth_training(self, split: list[_Split]) -> list[_Split]:
+        """Those on which a step may be among the best, if fewer cards train no better each than those searched do.
+
+        Asynchronous ones all are, as what they gain or cost is told.
+        """
+        enough_s = self._enough_s()
+        if not split or split[0].placement == "async" or not math.isfinite(enough_s):
+            return split
+
+        def hope_s(each: _Split) -> float:
+            trainers = self.cards - each.npus
+            near = self._near(trainers)
+            training_s = self._least_on_s(near) * max(1.0, near / trainers)
+            return each.least_s(self.overheads.step_s + training_s)
+
+        return [each for each in split if hope_s(each) <= enough_s]
+
+    def _least_of_all_s(self, whole: float, split: list[_Split]) -> float:
         """Seconds that a step takes at least, `whole` on the same cards, or beside each split's generation.
 
         Fewer cards never train faster than more, launch rules aside: those let some numbers of cards train and others
@@ -196,20 +237,18 @@ class RlSearch:
         if not split or self.stop():
             return whole if not split else -math.inf
 
-        def least(each: tuple[Placement, int, list[GenerationPart]]) -> float:
-            placement, npus, parts = each
-            seconds = [s for trainers, s in self._least_s.items() if trainers >= self.cards - npus]
-            training_s = self.overheads.step_s + max(seconds, default=0.0)
-            return min(_least_step_s(placement, part, training_s) for part in parts)
+        def least(each: _Split) -> float:
+            seconds = [s for trainers, s in self._least_s.items() if trainers >= self.cards - each.npus]
+            return each.least_s(self.overheads.step_s + max(seconds, default=0.0))
 
-        trainers = self.cards - min(npus for _, npus, _ in split)
-        while len(self._least_s) < MAX_BOUND_SEARCHES and trainers not in self._least_s and not self.stop():
+        first, trainers = min(split, key=least), self.cards - min(each.npus for each in split)
+        while least(first) < whole and len(self._least_s) < MAX_BOUND_SEARCHES and trainers not in self._least_s:
+            if self.stop():
+                break
             self._least_s[trainers] = least_training_s(self.spec, self.profile, trainers, self.updates)
             first = min(split, key=least)
-            trainers = self.cards - first[1]
-            if least(first) >= whole:
-                break
-        return min(whole, *map(least, split))
+            trainers = self.cards - first.npus
+        return min(whole, least(first))
 
     # -- generation ----------------------------------------------------------------------------------------------
 
@@ -280,34 +319,38 @@ class RlSearch:
     def _least_colocated_s(self) -> float:
         cases = [Case(self.cards, 0.0, 0, partial) for partial in partials(self.spec.search)]
         least = min((part.generation_s for part in self._generations(cases)), default=math.inf)
-        return self.overheads.step_s + self._least_on_all_s() + least
+        return self.overheads.step_s + self._least_on_s(self.cards) + least
 
-    def _beside(self, placement: Placement) -> tuple[list[_Option], dict[int, list[GenerationPart]]]:
-        """Choices of both on cards of their own, and all that generates, by its cards."""
+    def _splits(self, placement: Placement) -> list[_Split]:
+        """Numbers of cards that may generate beside the others, with all that generates on them."""
         search = self.spec.search
         ways = [(staleness, partial) for staleness in stalenesses(search, placement) for partial in partials(search)]
         counts = values_left(search, "rl.generation_npus", splits(self.cards, self.profile))
         shares = [int(npus) for npus in counts if self._may_generate(int(npus))]
         cases = [Case(npus, 0.0, staleness, partial) for npus in shares for staleness, partial in ways]
-        generations: dict[int, list[GenerationPart]] = {}
+        by_cards: dict[int, list[GenerationPart]] = {}
         for part in self._generations(cases):
-            generations.setdefault(part.case.npus, []).append(part)
-        fastest = {npus: min(map(_least_generation_s, parts)) for npus, parts in generations.items()}
-        if not fastest:
-            return [], {}
+            by_cards.setdefault(part.case.npus, []).append(part)
+        return [_Split(placement, npus, parts) for npus, parts in by_cards.items()]
+
+    def _beside(self, placement: Placement, split: list[_Split]) -> list[_Option]:
+        """Choices of both on cards of their own."""
+        if not split:
+            return []
+        fastest = {each.npus: each.fastest_s for each in split}
+        generations = {each.npus: each.generations for each in split}
         if not self.searched:
             self._search_updates(self.cards - sorted(fastest)[len(fastest) // 2])
         order = self._promising(placement, fastest)
         self._search_updates(self.cards - order[0])
         order = self._promising(placement, fastest)
         self._search_updates(self.cards - order[0])
-        options = [
+        return [
             _Option(_joined(placement, update.part.training_s, _least_generation_s(part)), update, placement, (), part)
             for npus in order[:MAX_SOLVED_SPLITS]
             for update in self._updates_on(self.cards - npus)
             for part in generations[npus]
         ]
-        return options, generations
 
     def _may_generate(self, npus: int) -> bool:
         """Whether so many cards may generate beside the others; if not, why."""
@@ -325,7 +368,7 @@ class RlSearch:
 
         def step_s(npus: int) -> float:
             trainers = self.cards - npus
-            near = min(self.searched, key=lambda n: abs(math.log(n / trainers)))
+            near = self._near(trainers)
             updates = self._updates_on(near)
             seconds = updates[0].part.training_s * near / trainers if updates else math.inf
             return _joined(placement, seconds, fastest[npus])
@@ -334,34 +377,38 @@ class RlSearch:
 
     # -- together ------------------------------------------------------------------------------------------------
 
-    def _put_together(self, options: list[_Option]) -> list[Choice]:
-        """The best choices: options in the order of their bounds, until none that is left can be among the best."""
-        wanted = KEPT_PER_PLAN * self.spec.search.top_k
+    def _put_together(self, options: list[_Option]) -> None:
+        """Choices of one placement: in the order of their bounds, until none that is left can be among the best."""
         self.found.enumerated += len(options)
-        best: dict[tuple[object, ...], Choice] = {}  # of each outline and update
-        fastest: dict[tuple[object, ...], float] = {}  # of each outline
+        seconds: list[float] = []
         for option in sorted(options, key=lambda each: each.least_s):
-            if self.stop():
-                break
-            ranked = sorted(fastest.values())
-            if len(ranked) >= wanted and option.least_s > ranked[wanted - 1]:
+            if seconds and (self.stop() or option.least_s > self._enough_s()):
                 break
             choice = self._choice(option)
             if choice is None:
                 continue
-            placement, seconds = option.placement, choice.step.step_time_s
-            self.found.best_of[placement] = min(seconds, self.found.best_of.get(placement, math.inf))
-            fastest[choice.outline] = min(seconds, fastest.get(choice.outline, math.inf))
-            best_alike = best.get(choice.of_update)
+            seconds.append(choice.step.step_time_s)
+            self._fastest[choice.outline] = min(seconds[-1], self._fastest.get(choice.outline, math.inf))
+            best_alike = self._best.get(choice.of_update)
             if best_alike is None or _order(choice) < _order(best_alike):
-                best[choice.of_update] = choice
-        for placement in dict.fromkeys(option.placement for option in options):
-            remaining = (o for o in sorted(options, key=lambda each: each.least_s) if o.placement == placement)
-            while placement not in self.found.best_of and (another := next(remaining, None)) is not None:
-                if (choice := self._choice(another)) is not None:
-                    self.found.best_of[placement] = choice.step.step_time_s
-                    best.setdefault(choice.of_update, choice)
-        ranked_choices = sorted(best.values(), key=_order)
+                self._best[choice.of_update] = choice
+        if seconds:
+            self.found.best_of[options[0].placement] = min(seconds)
+
+    def _enough_s(self) -> float:
+        """Seconds beyond which no step is wanted: it is nobody's best, or more of the best are known than are wanted;
+        infinite where too few are known.
+        """
+        top_k, ranked = self.spec.search.top_k, sorted(self._fastest.values())
+        if len(ranked) < top_k:
+            return math.inf
+        kept = KEPT_PER_PLAN * top_k
+        most_s = ranked[kept - 1] if len(ranked) >= kept else math.inf
+        return max(ranked[top_k - 1], min(most_s, (1.0 + MAX_SLOWDOWN) * ranked[0]))
+
+    def _ranked(self) -> list[Choice]:
+        """The choices, the best first."""
+        ranked_choices = sorted(self._best.values(), key=_order)
         first = ranked_choices[: self.spec.search.top_k]
         return sorted((*map(self._thrifty, first), *ranked_choices[self.spec.search.top_k :]), key=_order)
 

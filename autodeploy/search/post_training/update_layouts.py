@@ -14,7 +14,6 @@ from autodeploy.search.post_training.generation_layouts import values_left
 from autodeploy.search.post_training.launchable import Launchable
 from autodeploy.search.ranking.uncertainty import memory_spread_of, p_fits, p_starts
 from autodeploy.specs.training import BatchSize, TrainingSpec
-from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -186,7 +185,8 @@ def _of_any_size(strategy: Strategy) -> Strategy:
 def least_training_s(spec: Spec, profile: Profile, npus: int, search: LayoutSearch) -> float:
     """Seconds that training on `npus` cards takes at least, whether the target can launch it or not.
 
-    The gap of a search is of one update; the other phases of training are taken to share it.
+    The gap of a search is of one update; the other phases of training are taken to share it. Whether all phases fit
+    where the update does is left open: what holds of a layout without room holds of the others.
     """
     update = update_spec(spec, npus, launched=False)
     try:
@@ -196,11 +196,25 @@ def least_training_s(spec: Spec, profile: Profile, npus: int, search: LayoutSear
         return 0.0
     if layouts.gap is None:
         return 0.0
-    anywhere = spec.model_copy(update={"search": spec.search.model_copy(update={"target": UNRESTRICTED})})
-    free = Launchable(anywhere, profile, npus, {})
-    found_there = Updates(spec, profile, free, {}).on(npus, list(map(_of_any_size, layouts.strategies)))
-    fastest = min((each.part.training_s for each in found_there), default=0.0)
+    each_pack = [(strategy, pack) for strategy in layouts.strategies for pack in packs(spec)]
+    parts = predicted(spec, profile, npus, each_pack, within_memory=False)
+    fastest = min((part.training_s for part in parts if not isinstance(part, SpecError)), default=0.0)
     return fastest * (1.0 - layouts.gap)
+
+
+def predicted(
+    spec: Spec, profile: Profile, npus: int, asked: Sequence[tuple[Strategy, int | None]], *, within_memory: bool
+) -> list[UpdatePart | SpecError]:
+    """`update_parts` of a spec's model and cluster."""
+    rl = spec.training.rl
+    assert rl is not None
+    return update_parts(
+        *(spec.model, profile, spec.cluster, rl, asked),
+        npus=npus,
+        software=software_of(spec, profile.vendor),
+        routed=spec.training,
+        within_memory=within_memory,
+    )
 
 
 @dataclass
@@ -246,16 +260,7 @@ class Updates:
         return [self._known[key] for key in keys]
 
     def _predicted(self, asked: Sequence[tuple[Strategy, int | None]], npus: int) -> list[Update | str]:
-        spec, rl = self.spec, self.spec.training.rl
-        assert rl is not None
-        software = software_of(spec, self.profile.vendor)
-        parts = update_parts(
-            *(spec.model, self.profile, spec.cluster, rl, asked),
-            npus=npus,
-            software=software,
-            routed=spec.training,
-            within_memory=True,
-        )
+        parts = predicted(self.spec, self.profile, npus, asked, within_memory=True)
         return [_update(*each, part) for each, part in zip(asked, parts, strict=True)]
 
 

@@ -202,7 +202,7 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
         *("peak_flops", "hbm_bytes_per_s", "gemm_fraction", "gemm_k_half", "gemm_mn_half", "grouped_gemm"),
         *("attention_forward", "attention_backward", "attention_head_dim_half", "attention_seq_half"),
         *("hbm_fraction", "movement_fraction", "cube_op_s", "vector_op_s", "gemm_units"),
-        *("grouped_gemm_exposed", "operand_fraction", "whole_rows_fraction"),
+        *("grouped_gemm_exposed", "gemm_added_exposed", "operand_fraction", "whole_rows_fraction"),
     )
     own = (
         "comm_op_s",

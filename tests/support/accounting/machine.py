@@ -90,6 +90,7 @@ class Numbers:
     cube_cores: float = 1.0
     pipelined_tiles: bool = False
     grouped_gemm_exposed: float = 0.0
+    gemm_added_exposed: float = 0.0
     operand_fraction: float = 1.0
     whole_rows_fraction: float = 1.0
     routing_factor: float = 1.0
@@ -122,7 +123,13 @@ class Numbers:
             if self.gemm_units
             else 2 * m * n * k / self._matrix_rate(m, n, k, groups)
         )
-        return (groups * max(matrix_s, self._touched_s(m, n, k, result)) + self.cube_op_s) * self.software_factor
+        each_s = max(matrix_s, self._touched_s(m, n, k, result)) + self._added_s(m, n, result, matrix_s)
+        return (groups * each_s + self.cube_op_s) * self.software_factor
+
+    def _added_s(self, m: float, n: float, result: float, matrix_s: float) -> float:
+        """What shows of the way of a result into a wider sum: a share of the bytes beyond its own two."""
+        beyond_s = max(result - 2, 0) * m * n / (self.hbm_bytes_per_s * self.operand_fraction)
+        return self.gemm_added_exposed * min(matrix_s, beyond_s)
 
     def _in_waves(self, m: float, n: float, k: float, groups: float) -> float:
         """Seconds of all products on the matrix units, a tile on every one at a time."""
@@ -161,7 +168,8 @@ class Numbers:
         stored_s = result * m * n / (self.hbm_bytes_per_s * self.operand_fraction)
         shown = self.grouped_gemm_exposed * others
         fixed = self.cube_op_s * (1 if fused else groups)
-        seconds = groups * (max(matrix_s, memory_s) + shown * min(matrix_s, stored_s)) + fixed
+        added_s = self._added_s(m, n, result, matrix_s) / max(groups, 1)
+        seconds = groups * (max(matrix_s, memory_s) + shown * min(matrix_s, stored_s) + added_s) + fixed
         return seconds * self.software_factor
 
     def attention(self, flops: float, head_dim: float, seq: float, *, backward: bool) -> float:

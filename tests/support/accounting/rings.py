@@ -38,7 +38,10 @@ def join(a: Account, heads: float, key_value: float) -> None:
     order, multiplied with an output in 16 bits, added up and cast; half of the output is copied back half of the time.
     """
     r, steps = a.run, a.d.cp // a.d.ulysses - 1
-    if not (steps and r.copies_heads and one_product(r)):
+    if not (steps and one_product(r)):
+        return
+    if not r.copies_heads:
+        _add_up(a, steps, heads, key_value)
         return
     rows = (1 + 1 / 2) / 2
     out, statistics = heads * r.value, heads * 8 * 4 * (8 * 3 + 2 * 2)
@@ -49,6 +52,15 @@ def join(a: Account, heads: float, key_value: float) -> None:
     a.vector(
         "ring_update", "attention", steps * a.tokens * forward, steps * a.tokens * backward, 2 * steps, calls=calls
     )
+
+
+def _add_up(a: Account, steps: int, heads: float, key_value: float) -> None:
+    """Outputs of pieces weighted and added up behind the last step; the ranks' mean of whole rows and halves."""
+    ranks = range(steps + 1)
+    whole = sum((p + 1) + (steps - p) / 2 for p in ranks) / (steps + 1)
+    forward = (2 + 2 + 2) * whole * heads * a.run.value
+    backward = ((2 + 2) + steps * (2 + 2 + 2) * (1 + 1 / 2) / 2) * (heads * a.run.qk + key_value)
+    a.vector("ring_update", "attention", a.tokens * forward, a.tokens * backward, steps + 1)
 
 
 def hooks_beside(r: Run) -> int:
