@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 Subject = TypeVar("Subject", bound="Hashable")
 Case = TypeVar("Case", bound="Hashable")
 
-MOST_BYTES = 32 * 1024 * 1024
+MOST_BYTES = 16 * 1024 * 1024
 """Of one function's answers together; the last one is kept however large it is."""
 
 

@@ -42,7 +42,7 @@ from cost_models.schedule.orders import (
 )
 from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies, sizes_from
 from cost_models.schedule.sends import Sends
-from cost_models.schedule.simulation import makespan_s, pair_counts, simulate
+from cost_models.schedule.simulation import makespan_s, pair_counts, simulate, simulated_together
 from cost_models.schedule.windows import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "schedules",
     "searched",
     "simulate",
+    "simulated_together",
     "sizes_from",
     "warm_up_slots",
 ]

@@ -373,12 +373,13 @@ def closed_form_s(
     an order of its own the way back counts for nothing where a backward sends before its weight gradients run.
     """
     n, pp, vpp = forward_s.shape
-    how, order, sends = schedule(kind), operation_order(kind, pp, vpp, micro_batches), as_sends(p2p_s)
+    how, sends = schedule(kind), as_sends(p2p_s)
+    splits = how.own_order and operation_order(kind, pp, vpp, micro_batches).has_splits
     hides = np.zeros((*forward_s.shape, vpp)) if hidden_pair_s is None else hidden_pair_s
     edge = np.array(np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), (n,)))
     split = np.zeros_like(backward_s) if sends.split_s is None else np.broadcast_to(sends.split_s, backward_s.shape)
     forward, backward, hidden, late = map(_in_order, (forward_s, backward_s, hides, split))
-    pairs = row_major(pair_counts(order))
+    pairs = row_major(pair_counts(kind, pp, vpp, micro_batches))
 
     def of_side(ranks: int, runs: int, step: int) -> ClosedForm:
         """Of devices that follow each other one way, from the first on or from the last."""
@@ -394,7 +395,7 @@ def closed_form_s(
                 np.full(n, -np.inf),
                 way.leaves,
                 how.gathers,
-                (float(how.copies == 1 or not how.own_order), float(not (how.own_order and order.has_splits))),
+                (float(how.copies == 1 or not how.own_order), float(not splits)),
             )
             beside = np.maximum(beside, 0.0)  # as in `_Pipelines.closed_form`
             return ClosedForm(work + beside, work, beside, stage)

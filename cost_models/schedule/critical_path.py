@@ -22,7 +22,7 @@ from cost_models.schedule.simulation import blocks_of, prepared, run_slots
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Ints
-    from cost_models.schedule.orders import OperationOrder
+    from cost_models.schedule.orders import Numbers, OperationOrder
 
 EQUAL = 1e-12
 """Of the makespan: inputs that arrive within this much of one another arrive at the same moment."""
@@ -104,9 +104,9 @@ def critical_paths(
 
 @compiled
 def _walk(
-    previous: Ints,
-    first_input: Ints,
-    second_input: Ints,
+    previous: Numbers,
+    first_input: Numbers,
+    second_input: Numbers,
     ends: Floats,
     arrivals: Floats,
     candidate: int,
@@ -127,7 +127,7 @@ def _walk(
     return np.array(passed, dtype=np.int64), np.array(crossed, dtype=np.int64)
 
 
-def _counted(order: OperationOrder, rows: Ints, lags: Ints) -> SchedulePath:
+def _counted(order: OperationOrder, rows: Numbers, lags: Numbers) -> SchedulePath:
     parts, vpp = order.pp * order.vpp, order.vpp
     tally = np.bincount(rows, minlength=2 * parts + parts * vpp)
     pairs = tally[2 * parts :].reshape(order.pp, vpp, vpp)

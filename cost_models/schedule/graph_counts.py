@@ -50,7 +50,7 @@ def of_stages(
 
 def paired_slots(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:
     """Pairs that every stage runs [pp]."""
-    return np.asarray(pair_counts(operation_order(kind, pp, vpp, micro_batches)).sum(axis=(1, 2)))
+    return np.asarray(pair_counts(kind, pp, vpp, micro_batches).sum(axis=(1, 2)))
 
 
 def idle_stages(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:

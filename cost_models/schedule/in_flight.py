@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cost_models.compiled import compiled
 from cost_models.schedule.graph_counts import of_stages
 from cost_models.schedule.kinds import Schedule, schedule
-from cost_models.schedule.orders import NONE, OperationOrder, forwards_ahead, operation_order
+from cost_models.schedule.orders import NONE, Numbers, OperationOrder, forwards_ahead, operation_order
 
 if TYPE_CHECKING:
     from cost_models.arrays import Counts, Ints
@@ -125,7 +125,7 @@ def _held_on(order: OperationOrder, device: int) -> Ints:
 
 
 @compiled
-def _held(forward: Ints, backward: Ints, vpp: int) -> Ints:
+def _held(forward: Numbers, backward: Numbers, vpp: int) -> Ints:
     """Counts from the chunks whose forward and backward run in each slot [slots, vpp]."""
     counts = np.empty((len(forward), vpp), dtype=np.int64)
     now = np.zeros(vpp, dtype=np.int64)

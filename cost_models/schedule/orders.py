@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 NONE: Final = -1
 """Marks an absent forward or backward in a slot, and an absent neighbour of a model part."""
+NUMBER: Final = np.int32
+"""Kind of the numbers of slots, chunks and micro batches, of which long schedules keep many."""
+Numbers: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +66,10 @@ class OperationOrder:
     pp: int
     vpp: int
     micro_batches: int
-    forward_micro_batch: Ints
-    forward_chunk: Ints
-    backward_micro_batch: Ints
-    backward_chunk: Ints
+    forward_micro_batch: Numbers
+    forward_chunk: Numbers
+    backward_micro_batch: Numbers
+    backward_chunk: Numbers
     forward_from: Ints
     backward_from: Ints
     splits: npt.NDArray[np.bool_]
@@ -281,9 +284,11 @@ def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) ->
 def _assemble(how: Schedule, vpp: int, micro_batches: int, rows: list[Ints]) -> OperationOrder:
     """Pad the rows to one array and link the chunks in model order."""
     pp = len(rows)
-    slots = np.full((5, pp, max(row.shape[1] for row in rows)), NONE)
+    slots = np.full((4, pp, max(row.shape[1] for row in rows)), NONE, dtype=NUMBER)
+    splits = np.zeros(slots.shape[1:], dtype=np.bool_)
     for device, row in enumerate(rows):
-        slots[:, device, : row.shape[1]] = row
+        slots[:, device, : row.shape[1]] = row[:4]
+        splits[device, : row.shape[1]] = row[4] == 1
     before, after = np.full((pp, vpp), NONE), np.full((pp, vpp), NONE)
     parts = parts_of(how, pp, vpp)
     for first, second in pairwise(parts):
@@ -291,7 +296,7 @@ def _assemble(how: Schedule, vpp: int, micro_batches: int, rows: list[Ints]) -> 
         for here, there in zip(first, second, strict=True):
             before[there] = here[0] * vpp + here[1]
             after[here] = there[0] * vpp + there[1]
-    forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk, split = slots
+    forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk = slots
     return OperationOrder(
         how.name,
         pp,
@@ -303,5 +308,5 @@ def _assemble(how: Schedule, vpp: int, micro_batches: int, rows: list[Ints]) -> 
         backward_chunk,
         before,
         after,
-        split == 1,
+        splits,
     )

@@ -16,7 +16,6 @@ durations, lags : the tables that slots index [rows, n] [s].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +24,7 @@ import numpy.typing as npt
 from cost_models.bounded_cache import kept
 from cost_models.compiled import compiled, row_major
 from cost_models.schedule.kinds import Schedule, schedule
-from cost_models.schedule.orders import NONE, OperationOrder, operation_order
+from cost_models.schedule.orders import NONE, NUMBER, Numbers, OperationOrder, operation_order
 from cost_models.schedule.sends import Sends, as_sends
 
 if TYPE_CHECKING:
@@ -48,25 +47,37 @@ class EventGraph:
         [row].
     lag : row of the table of lags: 0 an output that leaves as the slot ends, 1 + (p V + f) V + b a pair, 1 + P V V + p
         V + b a split backward [row].
-    device : the device of each slot.
+    flat : p * slots + s of each slot, which is slot s of device p in the order [slot].
     last : the last slot of each device [pp].
-    slot_of : position [pp, slots] of each slot of the order in this sorted list [slot].
+    width : slots of a device in the order.
     """
 
     count: int
-    previous: Ints
-    first_input: Ints
-    second_input: Ints
-    duration: Ints
-    lag: Ints
-    device: Ints
+    previous: Numbers
+    first_input: Numbers
+    second_input: Numbers
+    duration: Numbers
+    lag: Numbers
+    flat: Numbers
     last: Ints
-    slot_of: Ints
+    width: int
 
-    @cached_property
-    def no_lag(self) -> Ints:
+    @property
+    def no_lag(self) -> Numbers:
         """Row of the table of lags where it has one row [row]."""
         return np.zeros_like(self.lag)
+
+    @property
+    def device(self) -> Numbers:
+        """The device of each slot [slot]."""
+        return np.asarray(self.flat // self.width)
+
+    @property
+    def slot_of(self) -> Ints:
+        """Position of each slot of the order in this sorted list, NONE where it has none [pp, slots]."""
+        positions = np.full(len(self.last) * self.width, NONE)
+        positions[self.flat] = np.arange(self.count)
+        return positions.reshape(-1, self.width)
 
 
 def event_graph(kind: str, pp: int, vpp: int, micro_batches: int) -> EventGraph:
@@ -95,26 +106,21 @@ def compile_order(order: OperationOrder) -> EventGraph:
             f"{order.kind} with pp {order.pp}, vpp {order.vpp}, {order.micro_batches} micro batches deadlocks: {stuck}"
         )
     count = len(flat)
-    position = np.full(first.size, count + 1)
+    position = np.full(first.size + 1, count + 1, dtype=NUMBER)  # the last one is that of an absent input
     position[flat] = np.arange(count)
-    by_device = position.reshape(first.shape)
-    previous = np.concatenate([np.full((order.pp, 1), count), by_device[:, :-1]], axis=1).ravel()[flat]
+    by_device = position[:-1].reshape(first.shape)
+    start = np.full((order.pp, 1), count, dtype=NUMBER)
     return EventGraph(
         count=count,
-        previous=previous,
-        first_input=_positions(first, position, count, flat),
-        second_input=_positions(second, position, count, flat),
-        duration=_duration_rows(order).ravel()[flat],
-        lag=_lag_rows(order).ravel()[flat],
-        device=flat // width,
-        last=by_device[np.arange(order.pp), order.slots - 1],
-        slot_of=np.where(np.arange(width) < order.slots[:, None], by_device, NONE),
+        previous=np.concatenate([start, by_device[:, :-1]], axis=1).ravel()[flat],
+        first_input=position[first.ravel()[flat]],
+        second_input=position[second.ravel()[flat]],
+        duration=_duration_rows(order).ravel()[flat].astype(NUMBER),
+        lag=_lag_rows(order).ravel()[flat].astype(NUMBER),
+        flat=flat,
+        last=by_device[np.arange(order.pp), order.slots - 1].astype(np.int64),
+        width=width,
     )
-
-
-def _positions(slot: Ints, position: Ints, count: int, flat: Ints) -> Ints:
-    chosen = slot.ravel()[flat]
-    return np.where(chosen < 0, count + 1, position[np.maximum(chosen, 0)])
 
 
 def _duration_rows(order: OperationOrder) -> Ints:
@@ -133,7 +139,7 @@ def _lag_rows(order: OperationOrder) -> Ints:
     return np.where(order.pairs, pair, np.where(order.splits, split, 0))
 
 
-def _slot_numbers(order: OperationOrder) -> tuple[Ints, Ints]:
+def _slot_numbers(order: OperationOrder) -> tuple[Numbers, Numbers]:
     """Flat slot p * slots + s of each forward and each backward [pp * vpp, micro batch]."""
     width = order.forward_chunk.shape[1]
     tables = []
@@ -141,37 +147,38 @@ def _slot_numbers(order: OperationOrder) -> tuple[Ints, Ints]:
         (order.forward_micro_batch, order.forward_chunk),
         (order.backward_micro_batch, order.backward_chunk),
     ):
-        table = np.full((order.pp * order.vpp, order.micro_batches), NONE)
+        table = np.full((order.pp * order.vpp, order.micro_batches), NONE, dtype=NUMBER)
         device, slot = np.nonzero(chunk != NONE)
         table[device * order.vpp + chunk[device, slot], micro_batch[device, slot]] = device * width + slot
         tables.append(table)
     return tables[0], tables[1]
 
 
-def _inputs(order: OperationOrder) -> tuple[Ints, Ints]:
+def _inputs(order: OperationOrder) -> tuple[Numbers, Numbers]:
     """Flat slots on other devices that each slot waits for [pp, slots] (two only for pairs), NONE where absent."""
     forwards, backwards = _slot_numbers(order)
     device = np.broadcast_to(np.arange(order.pp)[:, None], order.forward_chunk.shape)
 
-    def waits(micro_batch: Ints, chunk: Ints, sender: Ints, table: Ints) -> Ints:
+    def waits(micro_batch: Numbers, chunk: Numbers, sender: Ints, table: Numbers) -> Numbers:
         part = np.where(chunk != NONE, sender[device, np.maximum(chunk, 0)], NONE)
         remote = (part != NONE) & (part // order.vpp != device)
-        return np.where(remote, table[np.maximum(part, 0), np.maximum(micro_batch, 0)], NONE)
+        there = table[np.maximum(part, 0), np.maximum(micro_batch, 0)]
+        return np.where(remote, there, np.array(NONE, dtype=NUMBER))
 
     ahead = waits(order.forward_micro_batch, order.forward_chunk, order.forward_from, forwards)
     behind = waits(order.backward_micro_batch, order.backward_chunk, order.backward_from, backwards)
     first = np.where(ahead != NONE, ahead, behind)
-    return first, np.where((ahead != NONE) & (behind != NONE), behind, NONE)
+    return first, np.where((ahead != NONE) & (behind != NONE), behind, np.array(NONE, dtype=NUMBER))
 
 
 @compiled
-def _after_inputs(first: Ints, second: Ints, slots: Ints) -> tuple[Ints, Ints]:
+def _after_inputs(first: Numbers, second: Numbers, slots: Ints) -> tuple[Numbers, Ints]:
     """Flat slots in an order in which inputs come first, and how many of each device are in it [pp]."""
     devices, width = first.shape
     done = np.zeros(devices * width + 1, dtype=np.bool_)
     done[-1] = True  # NONE indexes the last entry: an absent input is always there
     reached = np.zeros(devices, dtype=np.int64)
-    flat = np.empty(slots.sum(), dtype=np.int64)
+    flat = np.empty(slots.sum(), dtype=np.int32)
     count, before = 0, -1
     while before < count:
         before = count
@@ -260,7 +267,8 @@ def simulate(
     makespan, busy, idle = (np.concatenate([part[i] for part in parts]) for i in range(3))
     hidden = np.zeros_like(busy)
     if hidden_pair_s is not None:
-        hidden = np.einsum("npfb,pfb->np", hidden_pair_s, pair_counts(order).astype(np.float64))
+        counts = pair_counts(order.kind, order.pp, order.vpp, order.micro_batches)
+        hidden = np.einsum("npfb,pfb->np", hidden_pair_s, counts.astype(np.float64))
     start = end = None
     if keep_times:
         table = np.append(run_slots(graph, durations[:, :1], lags[:, :1])[0][: graph.count, 0], 0.0)
@@ -269,9 +277,17 @@ def simulate(
     return Timeline(makespan, busy, idle, hidden, start, end)
 
 
+def pair_counts(kind: str, pp: int, vpp: int, micro_batches: int) -> npt.NDArray[np.int64]:
+    """Number of times each device fuses a forward of chunk f with a backward of chunk b [pp, f, b].
+
+    See `operation_order` for the errors.
+    """
+    return _pairs_of(schedule(kind), pp, vpp, micro_batches)
+
+
 @kept(256)
-def pair_counts(order: OperationOrder) -> npt.NDArray[np.int64]:
-    """Number of times each device fuses a forward of chunk f with a backward of chunk b [pp, f, b]."""
+def _pairs_of(how: Schedule, pp: int, vpp: int, micro_batches: int) -> npt.NDArray[np.int64]:
+    order = operation_order(how.name, pp, vpp, micro_batches)
     counts = np.zeros((order.pp, order.vpp, order.vpp), dtype=np.int64)
     device, slot = np.nonzero(order.pairs)
     np.add.at(counts, (device, order.forward_chunk[device, slot], order.backward_chunk[device, slot]), 1)
@@ -279,8 +295,17 @@ def pair_counts(order: OperationOrder) -> npt.NDArray[np.int64]:
     return counts
 
 
+def simulated_together(order: OperationOrder) -> int:
+    """Candidates of an order whose makespans are simulated side by side: more take as long each."""
+    return _together(int(order.slots.sum()))
+
+
+def _together(slots: int) -> int:
+    return max(1, min(BLOCK, MOST_ENDS // max(slots, 1)))
+
+
 def blocks_of(candidates: int, slots: int = 0) -> list[slice]:
-    size = max(1, min(BLOCK, MOST_ENDS // max(slots, 1)))
+    size = _together(slots)
     return [slice(start, start + size) for start in range(0, candidates, size)]
 
 
@@ -326,11 +351,11 @@ def run_slots(graph: EventGraph, durations: Floats, lags: Floats) -> tuple[Float
 
 @compiled
 def _run(
-    previous: Ints,
-    first_input: Ints,
-    second_input: Ints,
-    duration: Ints,
-    lag: Ints,
+    previous: Numbers,
+    first_input: Numbers,
+    second_input: Numbers,
+    duration: Numbers,
+    lag: Numbers,
     durations: Floats,
     lags: Floats,
     ends: Floats,
@@ -349,10 +374,10 @@ def _run(
 
 @compiled
 def _run_alike(
-    previous: Ints,
-    first_input: Ints,
-    second_input: Ints,
-    duration: Ints,
+    previous: Numbers,
+    first_input: Numbers,
+    second_input: Numbers,
+    duration: Numbers,
     durations: Floats,
     lag_s: Floats,
     ends: Floats,

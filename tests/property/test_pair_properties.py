@@ -19,7 +19,6 @@ from cost_models.schedule import (
     ForwardHalf,
     Lanes,
     fused_pairs,
-    operation_order,
     pair_counts,
     pair_time,
 )
@@ -94,7 +93,7 @@ def test_pairs_by_formula(kind: str, pp: int, vpp: int, data: st.DataObject) -> 
     pp, vpp = (2 * pp, 2) if kind == "dualpipe" else (pp, 2) if kind == "dualpipev" else (pp, vpp)
     m = data.draw(st.integers({"adaptive_pipe": 1}.get(kind, 2 * pp), 4 * pp + 3))
     m += m % 2 if kind == "dualpipe" else 0
-    counts = pair_counts(operation_order(kind, pp, vpp, m)).sum(axis=(1, 2))  # type: ignore[arg-type]
+    counts = pair_counts(kind, pp, vpp, m).sum(axis=(1, 2))  # type: ignore[arg-type]
     sizes = (np.full(pp, size) for size in (pp, vpp, m))
     assert fused_pairs(kind, np.arange(pp), *sizes).tolist() == counts.tolist()  # type: ignore[arg-type]
 

@@ -193,7 +193,7 @@ def test_longer_steady_phases_change_neither_moments_nor_lone_passes(kind: str, 
         for stage in range(pp):
             # Every moment of the short order is one of the long order, or less than one.
             assert (many[stage][:, None] >= few[stage][None]).all(axis=2).any(axis=0).all()
-        pairs = [pair_counts(operation_order(kind, pp, vpp, n)).sum(axis=2) for n in (short, m)]
+        pairs = [pair_counts(kind, pp, vpp, n).sum(axis=2) for n in (short, m)]
         lone = [chunk_micro_batches(kind, n) - paired for n, paired in zip((short, m), pairs, strict=True)]
         if kind in ("adaptive_pipe", "dualpipe", "dualpipev"):
             assert (lone[0] == lone[1]).all()

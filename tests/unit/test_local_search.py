@@ -60,7 +60,9 @@ def test_a_local_search_that_is_to_stop_looks_at_no_further_chunk(monkeypatch) -
     given = problem()
     looked: list[int] = []
     bare_s = Evaluator.bare_s
-    monkeypatch.setattr(Evaluator, "bare_s", lambda self, layout: looked.append(len(layout)) or bare_s(self, layout))
+    monkeypatch.setattr(
+        Evaluator, "bare_s", lambda self, layout, *below: looked.append(len(layout)) or bare_s(self, layout, *below)
+    )
     monkeypatch.setattr(evaluate, "LAYERS_TOGETHER", 1)
     some = neighbours(given, even_sizes(given))
     best_of(Evaluator(given), StageChoices(given), some, np.inf, lambda: len(looked) >= 3)

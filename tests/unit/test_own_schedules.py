@@ -112,20 +112,22 @@ def strategy(name: str, **changes: Any) -> Strategy:
 def test_formulas_say_what_the_graph_does(known: Schedule, pp: int, vpp: int, m: int) -> None:
     if known.chunks is not None:
         vpp = known.chunks
-    order = operation_order(known.name, pp, vpp, m)
     sizes = np.full(pp, pp), np.full(pp, vpp), np.full(pp, m)
     stages = np.arange(pp)
     assert (
         in_flight_closed(known.name, stages, *sizes).tolist() == in_flight(known.name, pp, vpp, m).sum(axis=1).tolist()
     )
-    assert fused_pairs(known.name, stages, *sizes).tolist() == pair_counts(order).sum(axis=(1, 2)).tolist()
+    assert (
+        fused_pairs(known.name, stages, *sizes).tolist()
+        == pair_counts(known.name, pp, vpp, m).sum(axis=(1, 2)).tolist()
+    )
     rng = np.random.default_rng(7)
     forward = rng.uniform(0.5, 1.5, (20, pp, vpp))
     backward = rng.uniform(1.0, 3.0, (20, pp, vpp))
     hidden = np.broadcast_to(
         0.3 * np.minimum(forward, backward).min(axis=(1, 2))[:, None, None, None], (20, pp, vpp, vpp)
     )
-    graph = makespan_s(order, forward, backward, hidden)
+    graph = makespan_s(operation_order(known.name, pp, vpp, m), forward, backward, hidden)
     assert (closed_form_s(known.name, forward, backward, m, hidden).makespan_s <= graph * (1 + 1e-9)).all()
 
 

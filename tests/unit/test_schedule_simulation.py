@@ -53,7 +53,7 @@ def test_pangu_ultra_bubble(m: int, published: float) -> None:
 @pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 32)])
 @pytest.mark.parametrize("hidden", [0.0, 0.5])
 def test_dualpipev_bubble_of_mindspeed(pp: int, m: int, hidden: float) -> None:
-    work = 2 * m * (F + B) - hidden * pair_counts(operation_order("dualpipev", pp, 2, m)).sum(axis=(1, 2))[-1]
+    work = 2 * m * (F + B) - hidden * pair_counts("dualpipev", pp, 2, m).sum(axis=(1, 2))[-1]
     bubble = (pp - 1) * (F + B - hidden + B) - F
     assert equal("dualpipev", pp, 2, m, hidden) == pytest.approx((work + bubble,) * 2)
 
@@ -87,7 +87,7 @@ def test_adaptive_pipe_hides_in_the_steady_phase_only() -> None:
 
 @pytest.mark.parametrize(("pp", "vpp", "m"), [(4, 2, 16), (4, 2, 6), (4, 3, 9), (8, 2, 8), (16, 2, 64), (2, 4, 5)])
 def test_paired_share_is_that_of_the_graph(pp: int, vpp: int, m: int) -> None:
-    pairs = pair_counts(operation_order("adaptive_pipe", pp, vpp, m)).sum(axis=(1, 2))
+    pairs = pair_counts("adaptive_pipe", pp, vpp, m).sum(axis=(1, 2))
     assert [paired_share(pp, vpp, m, stage=p) for p in range(pp)] == pytest.approx(pairs / (m * vpp))
 
 

@@ -30,7 +30,7 @@ from autodeploy.costs.stages.chunk_loops import (
     stage_totals,
 )
 from cost_models.arrays import Floats, Ints, product
-from cost_models.compiled import row_major
+from cost_models.compiled import compiled, row_major
 from cost_models.schedule import (
     OperationOrder,
     Schedule,
@@ -39,6 +39,7 @@ from cost_models.schedule import (
     kinds,
     model_parts,
     operation_order,
+    pair_counts,
 )
 
 if TYPE_CHECKING:
@@ -166,6 +167,11 @@ class InnerProblem:
     def order(self) -> OperationOrder:
         """The operations of every stage."""
         return operation_order(self.schedule, self.pp, self.vpp, self.micro_batches)
+
+    @property
+    def fused(self) -> Ints:
+        """Times that each device fuses a forward of chunk f with a backward of chunk b [pp, f, b]."""
+        return pair_counts(self.schedule, self.pp, self.vpp, self.micro_batches)
 
     @property
     def chunk_micro_batches(self) -> int:
@@ -330,6 +336,12 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints, costs: Chunk
     return ChunkTimes(forward + out, backward + back, out, back, hidden, exchange, sends)
 
 
+def passes_s(problem: InnerProblem, layout: Ints) -> Floats:
+    """Seconds of the passes of one micro batch through all chunks of every stage without options [n, pp]."""
+    layers, pieces = (of["forward_s"] + of["backward_s"] for of in (problem.costs.layers, problem.costs.pieces))
+    return stage_totals(row_major(layout), layers, pieces, problem.places)
+
+
 def layer_pairs(problem: InnerProblem) -> LayerPairs:
     """Seconds that pairs of layers hide; none without a table."""
     none = np.zeros((len(problem.classes),) * 2)
@@ -409,23 +421,32 @@ def tail_s(problem: InnerProblem, layout: Ints, costs: ChunkCosts | None = None)
 
 def by_class(starts: Numbers, ends: Numbers, layers: Sequence[int]) -> Numbers:
     """Layers of each class [..., classes] between two places in the model: classes follow each other in model order."""
-    until = np.cumsum(layers)
-    counts: Numbers = np.maximum(np.minimum(ends[..., None], until) - np.maximum(starts[..., None], until - layers), 0)
+    counts: Numbers = _between(row_major(starts).ravel(), row_major(ends).ravel(), np.cumsum(layers))
+    return counts.reshape(*starts.shape, len(layers))
+
+
+@compiled
+def _between(starts: Numbers, ends: Numbers, until: Ints) -> Numbers:
+    """The same [n, classes]; until : the end of each class."""
+    counts = np.empty((len(starts), len(until)), dtype=starts.dtype)
+    for row in range(len(starts)):
+        before = 0
+        for number in range(len(until)):
+            start, end = max(starts[row], before), min(ends[row], until[number])
+            counts[row, number] = max(end - start, 0)
+            before = until[number]
     return counts
 
 
 def placed_layers(schedule: str, pp: int, vpp: int, layers: Sequence[int], sizes: Ints) -> Ints:
     """Layers of every part of the model [n, parts] -> of each class in each chunk [n, pp, vpp, classes]."""
     ends = np.cumsum(sizes, axis=1)
-    layout = np.zeros((len(sizes), pp, vpp, len(layers)), dtype=np.int64)
-    part, stage, chunk = _places(model_parts(schedule, pp, vpp))
-    layout[:, stage, chunk] = by_class(ends - sizes, ends, layers)[:, part]
-    return layout
+    parts = _parts_of_chunks(model_parts(schedule, pp, vpp))
+    of_chunks = by_class((ends - sizes).take(parts, axis=1), ends.take(parts, axis=1), layers)
+    return of_chunks.reshape(len(sizes), pp, vpp, len(layers))
 
 
 @lru_cache(maxsize=256)
-def _places(parts: tuple[Places, ...]) -> tuple[Ints, Ints, Ints]:
-    """Part, stage and chunk of every place [places]."""
-    places = [(part, *place) for part, where in enumerate(parts) for place in where]
-    part, stage, chunk = np.array(places).T
-    return part, stage, chunk
+def _parts_of_chunks(parts: tuple[Places, ...]) -> Ints:
+    """The part that each chunk of each stage runs, stage after stage [pp x vpp]."""
+    return np.array([part for _, part in sorted((place, part) for part, where in enumerate(parts) for place in where)])

@@ -30,7 +30,7 @@ from autodeploy.costs.workload.memory_choices import CHOICES, compete, freed_by
 from autodeploy.specs.strategy import ChoiceKey
 from cost_models.arrays import product
 from cost_models.hbm import first_step_peak_bytes
-from cost_models.schedule import Sends, model_parts, pair_counts, simulate
+from cost_models.schedule import Sends, model_parts, simulate
 
 if TYPE_CHECKING:
     from autodeploy.costs.stages.build_problem import StageBuffers
@@ -92,7 +92,7 @@ def estimate_layout(priced: Priced, layout: Layout, *, forward_only: bool = Fals
 
 def estimate_placed(placed: Placed, layout: Layout) -> Estimate:
     """`estimate_layout` of a candidate that is under its layout already."""
-    problem, times, pairs = placed.problem, placed.times, pair_counts(placed.problem.order)
+    problem, times, pairs = placed.problem, placed.times, placed.problem.fused
     makespan, pacing, breakdown = placed.simulated()
     tail = 0.0 if placed.forward_only else float(tail_s(problem, placed.layers)[0])
     memory, allocator, first_step, start, buffers = placed.memory()
@@ -196,7 +196,7 @@ class Placed:
         pacing = int(np.argmax(timeline.busy_s[0]))
         parts = self.breakdown(pacing)
         hidden = float(timeline.paired_hidden_s[0, pacing])
-        exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
+        exchange = float((times.hidden_exchange_s[0, pacing] * self.problem.fused[pacing]).sum())
         take_hidden(parts, hidden, min(exchange, hidden))
         parts["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
         parts["uneven_stages_s"] = min(self.beyond_mean_s(pacing, timeline.busy_s[0]), parts["compute_s"])

@@ -27,7 +27,6 @@ from cost_models.schedule import (
     group_size,
     in_flight_moments,
     kinds,
-    operation_order,
     pair_counts,
 )
 
@@ -258,7 +257,7 @@ def steady_micro_batches(pp: int, micro_batches: int, kind: Schedule | None = No
 
 @lru_cache(maxsize=1024)
 def _order(kind: Schedule, pp: int, vpp: int, micro_batches: int) -> _Order:
-    counts = pair_counts(operation_order(kind.name, pp, vpp, micro_batches)).astype(np.float64)
+    counts = pair_counts(kind.name, pp, vpp, micro_batches).astype(np.float64)
     passes = chunk_micro_batches(kind.name, micro_batches)
     return _Order(
         in_flight_moments(kind.name, pp, vpp, micro_batches).astype(np.float64),

@@ -20,7 +20,7 @@ from autodeploy.search.choices.layouts import neighbours, templates, to_layout, 
 from autodeploy.search.choices.memory_options import memory_choices, menus
 from autodeploy.search.placement.evaluate import MOST_SIMULATED, Evaluator
 from autodeploy.search.placement.solve import best_template, solve
-from autodeploy.search.placement.stage_choices import StageChoices
+from autodeploy.search.placement.stage_choices import StageChoices, fits
 from autodeploy.search.placement.uniform import undominated_sets
 from autodeploy.space.candidates import concatenate
 from autodeploy.stack.memory_choices import WHOLE
@@ -103,7 +103,7 @@ class CandidatePlans:
     """Plans of one candidate, each a problem with a solution.
 
     priced : gives it with the costs of its layers, where those are known. like : the same candidate under another limit
-        of memory, the only difference of their problems.
+        of memory, the only difference of their problems. look : its template, where a search has looked at it.
     """
 
     def __init__(
@@ -113,9 +113,10 @@ class CandidatePlans:
         should_cancel: Callable[[], bool] | None,
         priced: Callable[[], Priced] | None = None,
         like: CandidatePlans | None = None,
+        look: Quick | None = None,
     ) -> None:
         self.candidate, self.context, self._should_cancel = candidate, context, should_cancel
-        self._priced, self._like = priced, like
+        self._priced, self._like, self.look = priced, like, look
         self._built: dict[frozenset[str], InnerProblem] = {}
 
     @cached_property
@@ -141,6 +142,8 @@ class CandidatePlans:
 
         Without a layout where no template fits, which proves nothing.
         """
+        if known is None and (roomier := self._look_with_more_room()) is not None:
+            return roomier
         solutions: list[Quick] = []
         for problem in self.problems():
             solutions.append((problem, best_template(problem, known)))
@@ -148,6 +151,17 @@ class CandidatePlans:
             if plan is not None and not unsure(problem, plan):
                 break
         return min(solutions, key=lambda each: each[1].step_s)
+
+    def _look_with_more_room(self) -> Quick | None:
+        """The look at it under a higher limit, where its template fits below this one: no other that does is faster."""
+        like = self._like
+        if like is None or like.look is None or like.context.limit_bytes < self.context.limit_bytes:
+            return None
+        problem, solution = under_limit(like.look[0], self.priced), like.look[1]
+        plan = solution.plan
+        if plan is None or not fits(problem, plan.layout[None], plan.applied[None])[0]:
+            return None
+        return problem, solution
 
     def quick(self) -> Quick:
         """Solved quickly: without recomputing whole layers if that fits and swaps nothing, else with it, and the faster
@@ -309,6 +323,7 @@ class CandidateSolver:
         self._outer = request.outer
         self.stopped: Callable[[], bool] = request.cancelled
         self._kept: dict[int, CandidatePlans] = {}
+        self._looks: dict[int, Quick] = {}
         self._like = like
         self._together = PricedTogether(request) if together and like is None else None
         self._tuples = TupleBounds(self._candidates, self._contexts, self._costs, lambda: self.stopped())
@@ -348,6 +363,11 @@ class CandidateSolver:
         of = self.plans(index)
         return Solved(index, of.candidate, of.context, *plan)
 
+    def looked(self, index: int, template: Quick) -> Solved:
+        """A candidate with its template, whoever made it: the look that is known of it from now on."""
+        self._looks[index] = self.plans(index).look = template
+        return self.solved(index, template)
+
     def plan(self, index: int, how: Callable[[CandidatePlans], Quick]) -> Quick:
         """One of a candidate's plans."""
         return how(self.plans(index))
@@ -361,7 +381,12 @@ class CandidateSolver:
             priced = self._alone if self._together is None else self._together.at
             like = None if self._like is None else self._like(index)
             self._kept[index] = CandidatePlans(
-                candidate, context, lambda: self.stopped(), partial(priced, index, context), like
+                candidate,
+                context,
+                lambda: self.stopped(),
+                partial(priced, index, context),
+                like,
+                self._looks.get(index),
             )
         return self._kept[index]
 

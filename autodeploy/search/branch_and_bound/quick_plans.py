@@ -242,7 +242,7 @@ class QuickPlans:
         if self.prune and self.bounding.hopeless[index]:
             self._pass(index)
             return
-        solved = self.bounding.local.solved(index, self._looks.plan(index, soon))
+        solved = self.bounding.local.looked(index, self._looks.plan(index, soon))
         self._count(solved, TEMPLATE_WORK)
         self.frontier.solved += 1
         others.append(solved)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from autodeploy.costs.stages.inner_problem import ChunkTimes, InnerProblem, chunk_times, tail_s
+from autodeploy.costs.stages.inner_problem import ChunkTimes, InnerProblem, chunk_times, passes_s, tail_s
 from autodeploy.search.bounds.paths import paced_paths
 from autodeploy.search.choices.layouts import moved, moves, to_layout, to_sizes
-from cost_models.schedule import SchedulePath, closed_form_s, critical_paths, makespan_s
+from cost_models.schedule import SchedulePath, closed_form_s, critical_paths, makespan_s, simulated_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,10 +93,20 @@ class Evaluator:
         form = closed_form_s(schedule, *passes, self.problem.micro_batches, hidden, times.sends)
         return Timed(layout, applied, times, tail, form.makespan_s + tail)
 
-    def bare_s(self, layout: Ints) -> Floats:
-        """Lower bound on the step time of layouts [n] under any options."""
-        none = np.zeros((*layout.shape[:2], len(self.problem.options)), dtype=np.int64)
-        return self.timed(layout, none).least_s
+    def bare_s(self, layout: Ints, below_s: float = float("inf")) -> Floats:
+        """Lower bound on the step time of layouts [n] under any options; inf where it is not below below_s."""
+        bare = np.full(len(layout), np.inf)
+        rows = np.flatnonzero(self._busiest_s(layout) * (1.0 - ROUNDING) < below_s)
+        none = np.zeros((len(rows), layout.shape[1], len(self.problem.options)), dtype=np.int64)
+        bare[rows] = self.timed(layout[rows], none).least_s
+        bare[bare >= below_s] = np.inf
+        return bare
+
+    def _busiest_s(self, layout: Ints) -> Floats:
+        """Passes of the stage that works longest without options, all micro batches of them [n]; 0 where pairs hide."""
+        if self.problem.pairs:
+            return np.zeros(len(layout))
+        return np.asarray(passes_s(self.problem, layout).max(axis=1) * self.problem.chunk_micro_batches)
 
     def fastest(
         self, plans: Timed, rows: Ints, below_s: float = float("inf"), cuts: Sequence[SchedulePath] = ()
@@ -105,17 +115,28 @@ class Evaluator:
 
         cuts : paths of the schedule, on which plans are not simulated that take too long.
         """
+        fastest, together = None, simulated_together(self.problem.order)
+        rows = self._open(plans, rows, below_s, cuts)
+        while len(rows):
+            some, rows = rows[:together], rows[together:]
+            step_s = self._simulated_s(plans.times, plans.tail_s, some)
+            first = int(np.argmin(step_s))
+            row = int(some[first])
+            if step_s[first] < below_s:
+                fastest, below_s = row, float(step_s[first])
+            if len(rows):
+                # Others are mostly slow where one that is as good as any so far is slow.
+                rows = self._open(plans, rows, below_s, [self.critical_path(plans.layout[row], plans.applied[row])])
+        if fastest is None:
+            return None
+        return fastest, InnerPlan(plans.layout[fastest], plans.applied[fastest], below_s)
+
+    def _open(self, plans: Timed, rows: Ints, below_s: float, cuts: Sequence[SchedulePath]) -> Ints:
+        """Of the plans at some rows those that may be faster than below_s."""
         rows = rows[plans.least_s[rows] < below_s]
         for cut in cuts:
             rows = rows[plans.tail_s[rows] + self._along_s(plans.times, cut, rows) * (1.0 - ROUNDING) < below_s]
-        if not len(rows):
-            return None
-        step_s = self._simulated_s(plans.times, plans.tail_s, rows)
-        first = int(np.argmin(step_s))
-        if not step_s[first] < below_s:
-            return None
-        row = int(rows[first])
-        return row, InnerPlan(plans.layout[row], plans.applied[row], float(step_s[first]))
+        return rows
 
     def step_s(self, layout: Ints, applied: Ints, below_s: float = float("inf")) -> Floats:
         """Simulated step times [n]; inf without simulation where the closed form already reaches below_s."""
@@ -191,7 +212,7 @@ def _best_of(
     `Evaluator.fastest`.
     """
     problem = evaluator.problem
-    bare = _bare_s(evaluator, count, sizes_of, stop)
+    bare = _bare_s(evaluator, count, sizes_of, below_s, stop)
     order = np.argsort(bare, kind="stable")[:MOST_SIMULATED]
     best: InnerPlan | None = None
     for start in range(0, len(order), SIMULATED_TOGETHER):
@@ -211,8 +232,12 @@ def _best_of(
     return best
 
 
-def _bare_s(evaluator: Evaluator, count: int, sizes_of: Callable[[Ints], Ints], stop: Callable[[], bool]) -> Floats:
-    """Closed forms of layouts without options [count], some at a time; inf of those that no time was left for."""
+def _bare_s(
+    evaluator: Evaluator, count: int, sizes_of: Callable[[Ints], Ints], below_s: float, stop: Callable[[], bool]
+) -> Floats:
+    """Closed forms of layouts without options [count], some at a time; inf of those that are not below below_s, or that
+    no time was left for.
+    """
     problem = evaluator.problem
     at_once = max(
         1, LAYERS_TOGETHER // (problem.pp * problem.vpp * (problem.vpp + len(problem.classes) + len(problem.options)))
@@ -222,7 +247,7 @@ def _bare_s(evaluator: Evaluator, count: int, sizes_of: Callable[[Ints], Ints], 
         if start and stop():
             break
         rows = np.arange(start, min(start + at_once, count))
-        bare[rows] = evaluator.bare_s(to_layout(problem, sizes_of(rows)))
+        bare[rows] = evaluator.bare_s(to_layout(problem, sizes_of(rows)), below_s)
     return bare
 
 
