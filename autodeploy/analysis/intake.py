@@ -13,7 +13,6 @@ from pydantic.json_schema import models_json_schema
 
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.training_run.checkpoints import Launched, checkpoint_change
-from autodeploy.formats.import_document import import_document
 from autodeploy.kit.errors import AutoDeployError, FieldError, NotFoundError, SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.field_errors import did_you_mean, field_errors
@@ -284,6 +283,9 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
 
     Raises SpecError with line and column, or with what is missing.
     """
+    # Every format: a tenth of a second, for files alone.
+    from autodeploy.formats.import_document import import_document
+
     cluster, cards = beside.get("cluster", "").strip(), beside.get("num_npus", "").strip()
     imported = import_document(text, beside.get("filename", "").strip()[:200] or None)
     refuse_unstorable(dict(imported.document))

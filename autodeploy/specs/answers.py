@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from autodeploy.specs.base import Document, omitted
+from autodeploy.specs.base import Answer, omitted
 from autodeploy.specs.diagnostics import BrokenRule, Text, TranslatedDocument
 from autodeploy.specs.plan_details import LEAST_CHANCE
 from autodeploy.specs.planset import NearestChange, Plan
@@ -19,7 +19,7 @@ GateName = Literal["legality", "memory", "slowdown", "baseline", "mfu"]
 DEFAULT_REGRESSION = 0.05  # against a baseline, where no limit is given
 
 
-class CheckLimits(Document):
+class CheckLimits(Answer):
     """Limits as shares of 1. `max_slowdown` holds against the baseline where there is one, else against the best.
 
     `allow_rules` are rules that a launch may break, `allow_flags` flags of a fork that its release does not register.
@@ -37,7 +37,7 @@ class CheckLimits(Document):
     allow_flags: tuple[Annotated[str, Field(max_length=200)], ...] = ()
 
 
-class Gate(Document):
+class Gate(Answer):
     """One limit and the value held against it. Without a limit the value is only told.
 
     The value of `legality` is the number of broken rules.
@@ -53,7 +53,7 @@ class Gate(Document):
     ] = None
 
 
-class Compared(Document):
+class Compared(Answer):
     """A plan the launch is compared with; `slowdown` is positive where the launch is slower a card."""
 
     plan: Plan
@@ -61,7 +61,7 @@ class Compared(Document):
     status: str = ""
 
 
-class FieldChange(Document):
+class FieldChange(Answer):
     """A flag of a script, or a field of the strategy, before and after; None where it is not there."""
 
     name: str
@@ -69,7 +69,7 @@ class FieldChange(Document):
     after: str | None = None
 
 
-class MovedPart(Document):
+class MovedPart(Answer):
     """A part of a step before and after, s."""
 
     part: str
@@ -77,7 +77,7 @@ class MovedPart(Document):
     after_s: float
 
 
-class Changes(Document):
+class Changes(Answer):
     """Differences from the baseline, and why the step takes longer or shorter.
 
     `moved`: parts of a step, those that moved most first. `cause` is empty where one of the two has no prediction.
@@ -89,7 +89,7 @@ class Changes(Document):
     cause: Text = ""
 
 
-class Shortage(Document):
+class Shortage(Answer):
     """Shortage of memory: the fullest stage, its bytes and the part that takes most of them."""
 
     stage: int
@@ -100,7 +100,7 @@ class Shortage(Document):
     largest_part_bytes: int
 
 
-class Remedy(Document):
+class Remedy(Answer):
     """A change of the strategy after which it fits. `changes`: its fields; `slowdown`: against the launch as is.
 
     `add_flags` and `drop_flags` say the same to the author of a script; a framework without flags has none.
@@ -169,14 +169,14 @@ class WhyNot(TranslatedDocument):
     completed: Plan | None = None
 
 
-class GainAt(Document):
+class GainAt(Answer):
     """A setting of the launch that no strategy changes, and what another value of it would bring."""
 
     value: int
     gain_pct: Annotated[float, Field(description="more tokens a second and card, in percent")]
 
 
-class Improvement(Document):
+class Improvement(Answer):
     """One change of a launch and what it would take then.
 
     `changes`: the strategy's fields that differ. `gain_pct`: more tokens a second and card, in percent, by this change;
@@ -219,7 +219,7 @@ class ImproveReport(TranslatedDocument):
     engine_version: str
 
 
-class CardCount(Document):
+class CardCount(Answer):
     """Result of a number of cards: the best plan found for them, or the estimate of the sweep."""
 
     num_npus: int
@@ -251,7 +251,7 @@ class Recommendation(TranslatedDocument):
 
 
 # How a training scales.
-class ScalingRow(Document):
+class ScalingRow(Answer):
     """One number of cards. Without figures nothing fits; `efficiency` is speed a card against the spec's own."""
 
     num_npus: int
@@ -265,7 +265,7 @@ class ScalingRow(Document):
     days: float | None = None
 
 
-class ScalingReport(Document):
+class ScalingReport(Answer):
     """Rows by number of cards, with the same global batch."""
 
     rows: tuple[ScalingRow, ...]
@@ -273,7 +273,7 @@ class ScalingReport(Document):
 
 
 # Strategies of a search at what is proven of them, without solving any.
-class StrategyBound(Document):
+class StrategyBound(Answer):
     """A strategy that is legal and may fit. No layout and no memory choice of it takes less time or memory than this.
 
     axes: as `search.fix` writes them. mfu: at that time, the most it can reach.
@@ -287,7 +287,7 @@ class StrategyBound(Document):
     mfu: float
 
 
-class StrategyBounds(Document):
+class StrategyBounds(Answer):
     """A sample of the strategies of a search. total: how many there are."""
 
     total: int
@@ -298,7 +298,7 @@ class StrategyBounds(Document):
 MAX_CLUSTERS = 4  # of one comparison
 
 
-class ClusterOffer(Document):
+class ClusterOffer(Answer):
     """Cards that can be had: a profile, perhaps a chip grade, and the price of a card and hour in any currency."""
 
     profile: Annotated[str, Field(min_length=1, max_length=4096, description="by name")]
@@ -312,7 +312,7 @@ class ClusterOffer(Document):
         return title if self.device is None else f"{title} {self.device}"
 
 
-class ClusterPoint(Document):
+class ClusterPoint(Answer):
     """So many cards of a cluster with the best plan that a short search finds for them.
 
     `days_low` to `days_high`: the 80 % interval of the step time. `cost`: card-hours at the price of the offer, in its
@@ -333,7 +333,7 @@ class ClusterPoint(Document):
     on_front: bool = False
 
 
-class ClusterAnswer(Document):
+class ClusterAnswer(Answer):
     """One offer: the fewest cards that meet the deadline (null: none of the counts), and its plans by cards."""
 
     offer: ClusterOffer

@@ -70,3 +70,9 @@ class Document(BaseModel):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         exact: core_schema.CoreSchema = _exact(handler(source), cls)
         return exact
+
+
+class Answer(Document):
+    """A document that only goes out: what checks it is made with the first one, not by every program that might."""
+
+    model_config = ConfigDict(defer_build=True)

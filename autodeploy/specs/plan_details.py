@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from autodeploy.specs.base import Document
+from autodeploy.specs.base import Answer
 from autodeploy.specs.diagnostics import Text, TranslatedDocument
 from autodeploy.specs.strategy import Strategy
 
@@ -17,7 +17,7 @@ LEAST_CHANCE, SURE_CHANCE = 0.1, 0.9
 """Chances to fit at which the limit is the lower and the upper end of the 80 % interval of a plan's memory."""
 
 
-class MemoryInterval(Document):
+class MemoryInterval(Answer):
     """An 80 % interval of a peak of memory and what it rests on."""
 
     low_gib: float
@@ -33,7 +33,7 @@ class MemoryInterval(Document):
         return NormalDist().cdf(log_ratio * NormalDist().inv_cdf(SURE_CHANCE) / half)
 
 
-class RlPhase(Document):
+class RlPhase(Answer):
     """One phase of a step, from its start. exposed_s: what of it makes the step longer; that adds up to the step."""
 
     name: str
@@ -44,7 +44,7 @@ class RlPhase(Document):
     bound_by: str = ""
 
 
-class BatchPoint(Document):
+class BatchPoint(Answer):
     """Sequences that decode at once until a moment of generation: on the fullest data-parallel rank, on a mean one."""
 
     until_s: float
@@ -52,7 +52,7 @@ class BatchPoint(Document):
     mean_batch: float
 
 
-class RlGeneration(Document):
+class RlGeneration(Answer):
     """Generation of one step.
 
     tpot_ms: time per output token at the batch of the start. batch_per_replica: sequences that decode at once there.
@@ -72,7 +72,7 @@ class RlGeneration(Document):
     batch_over_time: tuple[BatchPoint, ...] = ()
 
 
-class RlTokensPerS(Document):
+class RlTokensPerS(Answer):
     """Tokens a second of all cards by the three counting rules: prompts and responses at their mean length, at their
     greatest, responses alone.
     """
@@ -82,14 +82,14 @@ class RlTokensPerS(Document):
     response: float
 
 
-class RlPeakMemory(Document):
+class RlPeakMemory(Answer):
     """The fullest card while it generates, and while it trains [GiB]."""
 
     generation: float
     update: float
 
 
-class RlPlan(Document):
+class RlPlan(Answer):
     """A step of reinforcement learning: where its time and memory go."""
 
     phases: tuple[RlPhase, ...]
@@ -107,7 +107,7 @@ class RlPlan(Document):
     notes: tuple[Text, ...] = ()
 
 
-class OperatorRow(Document):
+class OperatorRow(Answer):
     """One operator of a layer, for one micro batch on one rank under even load.
 
     uneven_s: what the busiest rank takes beyond that, by uneven experts or packed documents. flops, moved_bytes: of
@@ -130,7 +130,7 @@ class OperatorRow(Document):
     beyond_s: float = 0.0
 
 
-class ExchangeRow(Document):
+class ExchangeRow(Answer):
     """One exchange of a layer: its group, message and times for one micro batch.
 
     message_bytes: output of a gather, input of a scatter or reduce, all copies of the tokens of a dispatch or combine.
@@ -153,7 +153,7 @@ class ExchangeRow(Document):
     step_s: float
 
 
-class LayerOperators(Document):
+class LayerOperators(Answer):
     """The operators and exchanges of one kind of layer. layers: of the model; beside_s: vector work that runs beside
     matrix work in one layer, which its operators' times don't have off.
     """
@@ -165,7 +165,7 @@ class LayerOperators(Document):
     beside_s: float
 
 
-class OperatorReport(Document):
+class OperatorReport(Answer):
     """All kinds of layers of a plan, without what is recomputed. layers_per_stage: mean; a step runs each of them
     `micro_batches` times.
     """
@@ -183,7 +183,7 @@ class OperatorReport(Document):
 SlotKind = Literal["forward", "backward", "pair"]
 
 
-class Slot(Document):
+class Slot(Answer):
     """Work of one device without a pause: a forward, a backward, or a fused pair of both.
 
     Micro batches and chunks (virtual stages) count from 0; seconds count from the step's first forward. `compute_s`,
@@ -203,7 +203,7 @@ class Slot(Document):
     host_s: Annotated[float, Field(ge=0)] = 0.0
 
 
-class StageTime(Document):
+class StageTime(Answer):
     """Time of one device between the step's first forward and its last backward: slots by lane, and gaps."""
 
     compute_s: Annotated[float, Field(ge=0)]
@@ -212,7 +212,7 @@ class StageTime(Document):
     idle_s: Annotated[float, Field(ge=0)]
 
 
-class PipelineTimeline(Document):
+class PipelineTimeline(Answer):
     """All slots of a step, by stage and time; what is left out of a very long one is counted, and part of `stages`.
 
     After `makespan_s` the pipeline is empty; the rest of the step is gradient reduction and the optimizer.
@@ -231,7 +231,7 @@ class PipelineTimeline(Document):
 Mode = Literal["baseline", "alone", "cumulative", "leave_one_out"]
 
 
-class AblationRow(Document):
+class AblationRow(Answer):
     """One measurement of one feature.
 
     `predicted` is in `unit`: what the feature changes the throughput by, against the baseline (alone), against the row
@@ -262,7 +262,7 @@ Group = Literal["search", "strategy", "time", "breakdown", "stages"]
 Cell = str | int | float | bool | None
 
 
-class ComparedPlan(Document):
+class ComparedPlan(Answer):
     """One column: its plan, the search that found it and its model."""
 
     plan_id: str
@@ -271,7 +271,7 @@ class ComparedPlan(Document):
     layout: str
 
 
-class Difference(Document):
+class Difference(Answer):
     """One row: a field by its path, its value in each plan, and which column is best where that can be said."""
 
     group: Group
@@ -281,7 +281,7 @@ class Difference(Document):
     best: int | None = None
 
 
-class CheckpointChange(Document):
+class CheckpointChange(Answer):
     """Relation of a plan's checkpoint to another plan that continues from it.
 
     `how`: loaded as it is; resharded as it is loaded, with the optimizer's states or the weights alone; its weights
@@ -318,7 +318,7 @@ class Comparison(TranslatedDocument):
 
 
 # What a job becomes with fewer nodes.
-class SparePlan(Document):
+class SparePlan(Answer):
     """A plan on the cards that are left. `throughput_pct`: of the tokens a second of the plan on all cards."""
 
     plan_id: str
@@ -333,7 +333,7 @@ class SparePlan(Document):
     checkpoint: CheckpointChange
 
 
-class SpareRow(Document):
+class SpareRow(Answer):
     """`nodes` are lost, and `num_npus` cards are left.
 
     best: the fastest plan there. same_layout: the fastest with today's degrees and schedule on fewer replicas, with the

@@ -46,7 +46,7 @@ def _is_fresh(value: Any) -> bool:
 class Resource(BaseModel):
     """A value that the service makes from what it stores; a client leaves out what a newer service says besides."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True, defer_build=True)
 
 
 class Listed(Resource):

@@ -13,7 +13,6 @@ from autodeploy.calibration.families import configuration_digest, family_digest
 from autodeploy.calibration.overlays import rounded
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.prediction_spread import Z80, classes_of_run, coverage, shares_node, widening
-from autodeploy.formats.measurements.measured_file import read_measured_text
 from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
@@ -327,6 +326,9 @@ def measured_of_document(document: Any) -> MeasuredRun:
         asked = MeasuredFile.model_validate(document)
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, model=MeasuredFile)) from error
+    # Formats of traces, for files alone.
+    from autodeploy.formats.measurements.measured_file import read_measured_text
+
     run = only_run(read_measured_text(asked.file, op=asked.op, ranks=asked.ranks))
     return run.model_copy(update={"note": asked.note}) if asked.note else run
 
