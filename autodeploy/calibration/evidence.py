@@ -177,7 +177,8 @@ def evidence_of_generation(how: RlStrategy, family: str, *, moe: bool) -> tuple[
     none: all runs count. Serving counts for the engine, and not for where it stands beside training.
     """
     own = family.removesuffix("/own")
-    runs = [run for run in _published() if run["family"] in {own, carried_from(own)}]
+    families = {own, carried_from(own)}
+    runs = [run for run in _published() if run["family"] in families]
     wanted = {PLACEMENT: how.placement, **{GENERATED + name: getattr(how.generation, name) for name in _ENGINE}}
     evidence = []
     for axis, value in wanted.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, gcd, hypot
+from math import ceil, gcd
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -122,7 +122,7 @@ def predict_rl(
         log.assume("/strategy/recompute", "full")
         step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds, software=software)
     if record.training.rl.response_length.mean_is_assumed:
-        step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
+        step = replace(step, mean_half_width=MEAN_HALF_WIDTH)
     return RlPrediction(record, rl, strategy, layout, step, (*record.diagnoses, *log.found))
 
 

@@ -197,10 +197,14 @@ def generations(
         )
         done.update((number, (made, row, place)) for row, (number, place) in enumerate(members))
     weights = generating_weights(model, first)
-    for number, (layout, case) in enumerate(asked):
-        if answers[number] is None:
-            rows = [done[2 * number + at] for at in range(len(case.parts))]
-            answers[number] = _part(generator, adds, layout, weights, lengths, rl, usable, rows)
+    fit = [number for number, answer in enumerate(answers) if answer is None]
+    found = [[done[2 * number + at] for at in range(len(asked[number][1].parts))] for number in fit]
+    batches = np.maximum(1.0, [made.start_batch[row] for (made, row, _), *_ in found])
+    token_s = generator.model.parts_s(batches, prompt + lengths.mean_square / (2.0 * lengths.mean))
+    token_s["host_s"] = adds.sequence_s * batches
+    for row, number in enumerate(fit):
+        own = {name: float(seconds[row]) for name, seconds in token_s.items()}
+        answers[number] = _part(generator, asked[number][0], weights, lengths, rl, usable, found[row], own)
     return [each for each in answers if each is not None]
 
 
@@ -306,20 +310,17 @@ def _no_room(
 
 def _part(
     generator: Generator,
-    overheads: Overheads,
     layout: GenerationLayout,
     weights: WeightLayout,
     lengths: Lengths,
     rl: RlTraining,
     usable_bytes: float,
     rows: Sequence[tuple[Rollout, int, _Place]],
+    token_s: dict[str, float],
 ) -> GenerationPart:
+    """The part of a layout; token_s : of an output token as a step begins, by part."""
     made, row, place = rows[0]
     prompt, model = rl.prompt_length.mean_tokens, generator.model
-    batch = max(1.0, float(made.start_batch[row]))
-    context = prompt + lengths.mean_square / (2.0 * lengths.mean)
-    parts = {name: float(seconds) for name, seconds in model.parts_s(batch, context).items()}
-    parts["host_s"] = overheads.sequence_s * batch
     group_size = _together(rl, place.responses)
     at_once, queued = held_tokens(lengths, prompt, group_size)
     running = min(place.slots[0], place.case.parts[0] * place.responses)
@@ -332,15 +333,15 @@ def _part(
         generation_s=float(made.generation_s[row]),
         ahead_s=float(rows[1][0].generation_s[rows[1][1]]) if len(rows) > 1 else None,
         steady_s=float(made.steady_s[row]),
-        tpot_ms=1e3 * sum(parts.values()),
-        batch_per_replica=batch,
+        tpot_ms=1e3 * sum(token_s.values()),
+        batch_per_replica=max(1.0, float(made.start_batch[row])),
         waves=float(made.waves[row]),
         kv_bytes=min(kv_tokens_held, place.kv_tokens) * per_token,
         longest_s=float(made.longest_s[row]),
         tail_share=float(made.tail_share[row]),
         replicas=place.units,
         parts=place.case.parts[0],
-        bound_by=max(parts, key=lambda name: parts[name]),
+        bound_by=max(token_s, key=lambda name: token_s[name]),
         peak_bytes=taken,
         limit_bytes=usable_bytes,
         weights=weights,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.costs.inputs.build_context import device_of, healthy_npus, topology_of
@@ -55,9 +55,9 @@ class RlStep:
     generation : tpot_ms, batch_per_replica, waves, kv_gib, longest_s, tail_share. samples_in_flight : responses begun
     and not yet trained on, at most. blocked_s : that all wait for the longest response under a staleness bound.
     tokens_per_s : of all cards, by the three rules of counting. peak_memory_bytes : of the fullest die, while it
-    generates and while it trains. breakdown : seconds by part, that add up to the step. half_width : relative, of the
-    80 % interval of its time. generation_npus : cards that generate; None: all. mode : in which the engine
-    decodes. fullest : as of `UpdatePart`.
+    generates and while it trains. breakdown : seconds by part, that add up to the step. generation_npus : cards that
+    generate; None: all. mode : in which the engine decodes. update : training's part. generator_half_width : relative,
+    of the 80 % interval of generation's time; mean_half_width : of what the mean length of responses leaves open.
     """
 
     phases: tuple[RlPhase, ...]
@@ -69,12 +69,28 @@ class RlStep:
     tokens_per_s: dict[str, float]
     peak_memory_bytes: dict[str, float]
     breakdown: dict[str, float]
-    half_width: float
     notes: tuple[Note, ...]
     generation_npus: int | None
     mode: Mode
     series: Series
-    fullest: Estimated
+    update: UpdatePart
+    generator_half_width: float
+    mean_half_width: float
+
+    @property
+    def fullest(self) -> Estimated:
+        """The update on the fullest packs, whose memory counts."""
+        return self.update.fullest
+
+    @cached_property
+    def half_width(self) -> float:
+        """Relative half width of the 80 % interval of the step's time."""
+        trained = sum(phase.exposed_s for phase in self.phases if phase.name in self.update.phases)
+        return math.hypot(
+            self.breakdown[GENERATION_PART] / self.step_time_s * self.generator_half_width,
+            trained / self.step_time_s * self.update.half_width,
+            self.mean_half_width,
+        )
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -104,8 +120,27 @@ def combined(
     if layout.placement == "colocated" and update.npus != generation.case.npus:
         raise ValueError("colocated, training and generation have the same cards")
     peaks = _peaks(update, generation, layout, beyond_memory=beyond_memory)
-    step, hand_over = placed(update, generation, rl, layout, profile=profile, cluster=cluster, overheads=overheads)
+    adds = overheads or overheads_of(OTHER)
+    hand_over = hand_over_s(update, generation, layout, adds, profile=profile, cluster=cluster)
+    step = placed(update, generation, rl, layout, adds, hand_over)
     return _result(update, generation, rl, layout, step, hand_over, peaks)
+
+
+def hand_over_s(
+    update: UpdatePart,
+    generation: GenerationPart,
+    layout: RlStrategy,
+    overheads: Overheads,
+    *,
+    profile: Profile,
+    cluster: ClusterSpec,
+) -> float:
+    """Seconds until the cards that generate have the weights."""
+    whole = overheads.gathers
+    if layout.placement == "colocated":
+        return resharded_s(update.weights, generation.weights, update.machine, update.dies, whole=whole)
+    machine = joint_machine(profile, cluster)
+    return sent_s(update.weights, generation.weights, machine, update.dies, generation.replicas, whole=whole)
 
 
 def placed(
@@ -113,37 +148,30 @@ def placed(
     generation: GenerationPart,
     rl: RlTraining,
     layout: RlStrategy,
+    overheads: Overheads,
+    hand_over: float,
     *,
-    profile: Profile,
-    cluster: ClusterSpec,
-    overheads: Overheads | None = None,
     training: Number = 1.0,
     generating: Number = 1.0,
-) -> tuple[Step, float]:
-    """The phases of a step where the placement lets them run, and the seconds of the hand-over.
+) -> Step:
+    """The phases of a step where the placement lets them run.
 
     training, generating : factors of what training and generation take, one or [n]; what the framework adds and moves
         between memories keep theirs.
     """
-    adds = overheads or overheads_of(OTHER)
-    trained: dict[str, Number] = {PREPARATION: adds.step_s}
+    trained: dict[str, Number] = {PREPARATION: overheads.step_s}
     trained |= {name: phase.seconds * training for name, phase in update.phases.items()}
     generated = generation.generation_s * generating
     samples = float(rl.samples)
     if layout.placement == "colocated":
-        hand_over = resharded_s(update.weights, generation.weights, update.machine, update.dies, whole=adds.gathers)
-        link = update.host_link_bytes_per_s * adds.host_copy
+        link = update.host_link_bytes_per_s * overheads.host_copy
         away = host_moves_s(update.leaving_bytes(layout.offload), layout.offload, link)
         moves: dict[str, Number] = {ONLOAD: away, AFTER_TRAINING[0]: away} if layout.offload else {}
         kept = samples * (generation.parts - 1)
-        return colocated(generated, hand_over, trained, samples, moves=moves, kept_samples=kept), hand_over
-    machine = joint_machine(profile, cluster)
-    hand_over = sent_s(
-        update.weights, generation.weights, machine, update.dies, generation.replicas, whole=adds.gathers
-    )
+        return colocated(generated, hand_over, trained, samples, moves=moves, kept_samples=kept)
     if layout.placement == "separate" or layout.staleness == 0:
-        return separate(generated, hand_over, trained, samples * generation.parts), hand_over
-    step = asynchronous(
+        return separate(generated, hand_over, trained, samples * generation.parts)
+    return asynchronous(
         generated,
         hand_over,
         trained,
@@ -152,7 +180,6 @@ def placed(
         ahead_s=None if generation.ahead_s is None else generation.ahead_s * generating,
         steady_s=generation.steady_s * generating,
     )
-    return step, hand_over
 
 
 def joint_machine(profile: Profile, cluster: ClusterSpec) -> Machine:
@@ -236,8 +263,6 @@ def _result(
 ) -> RlStep:
     phases, breakdown = _exposed(update, generation, step)
     total = float(step.step_s)
-    made = breakdown[GENERATION_PART] / total
-    trained = sum(phase.exposed_s for phase in phases if phase.name in update.phases) / total
     return RlStep(
         phases=tuple(phases),
         step_time_s=total,
@@ -255,16 +280,13 @@ def _result(
         tokens_per_s=counted(rl, total),
         peak_memory_bytes=peaks,
         breakdown=breakdown,
-        half_width=math.hypot(
-            made * generation.generator.half_width,
-            trained * update.half_width,
-            MEAN_HALF_WIDTH if rl.response_length.mean_is_assumed else 0.0,
-        ),
         notes=_notes(generation, rl),
         generation_npus=None if layout.placement == "colocated" else generation.case.npus,
         mode=generation.generator.mode,
         series=generation.series,
-        fullest=update.fullest,
+        update=update,
+        generator_half_width=generation.generator.half_width,
+        mean_half_width=MEAN_HALF_WIDTH if rl.response_length.mean_is_assumed else 0.0,
     )
 
 

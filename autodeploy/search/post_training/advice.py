@@ -123,7 +123,7 @@ def advise(
         return np.log(
             np.stack(
                 [
-                    _step_s(spec, profile, each, overheads, slower[:, column], _slower_generation(joint, moves, each))
+                    _step_s(spec, each, overheads, slower[:, column], _slower_generation(joint, moves, each))
                     for each, column in zip(choices, columns, strict=True)
                 ],
                 axis=1,
@@ -226,20 +226,12 @@ def _slower_generation(box: UncertaintySet, moves: Floats, choice: Choice) -> Fl
     return np.asarray(np.exp(sum(moves[:, names.index(name)] for name in _numbers_of(choice))))
 
 
-def _step_s(
-    spec: Spec, profile: Profile, choice: Choice, overheads: Overheads, training: Floats, generating: Floats
-) -> Floats:
+def _step_s(spec: Spec, choice: Choice, overheads: Overheads, training: Floats, generating: Floats) -> Floats:
     """Seconds of a step whose training and generation take by these factors longer [draws]."""
     rl = spec.training.rl
     assert rl is not None
-    step, _ = placed(
-        choice.update.part,
-        choice.generation,
-        rl,
-        choice.layout,
-        profile=profile,
-        cluster=spec.cluster,
-        overheads=overheads,
+    step = placed(
+        *(choice.update.part, choice.generation, rl, choice.layout, overheads, choice.step.hand_over_s),
         training=training,
         generating=generating,
     )

@@ -71,6 +71,11 @@ class Launchable:
         """Data-parallel sizes of the update over which the step's prompts and responses can be dealt."""
         return launched_values(self._target, "dp", self._known, npus * self._profile.devices_per_npu)
 
+    def any_replicas(self, npus: int) -> bool:
+        """Whether the update may have every data-parallel size that divides its ranks."""
+        ranks, launched = npus * self._profile.devices_per_npu, set(self.replicas(npus))
+        return all(dp in launched for dp in range(1, ranks + 1) if ranks % dp == 0)
+
     def count_replicas(self, npus: int) -> None:
         """Counts the data-parallel sizes that divide the update's ranks and that `replicas` leaves out."""
         ranks = npus * self._profile.devices_per_npu

@@ -232,18 +232,21 @@ class RlSearch:
         """Seconds that a step takes at least, `whole` on the same cards, or beside each split's generation.
 
         Fewer cards never train faster than more, launch rules aside: those let some numbers of cards train and others
-        not. Where the bound is least, its own number of trainers is searched, a few times.
+        not. So the bound of all cards counts where they may train in every way; where the bound of a split is least,
+        its own number of trainers is searched, a few times.
         """
         if not split or self.stop():
             return whole if not split else -math.inf
+        if self.cards in self.searched and self.launchable.any_replicas(self.cards):
+            self._least_s[self.cards] = self._least_on_s(self.cards)
 
         def least(each: _Split) -> float:
             seconds = [s for trainers, s in self._least_s.items() if trainers >= self.cards - each.npus]
             return each.least_s(self.overheads.step_s + max(seconds, default=0.0))
 
         first, trainers = min(split, key=least), self.cards - min(each.npus for each in split)
-        while least(first) < whole and len(self._least_s) < MAX_BOUND_SEARCHES and trainers not in self._least_s:
-            if self.stop():
+        for _ in range(MAX_BOUND_SEARCHES):
+            if least(first) >= whole or trainers in self._least_s or self.stop():
                 break
             self._least_s[trainers] = least_training_s(self.spec, self.profile, trainers, self.updates)
             first = min(split, key=least)

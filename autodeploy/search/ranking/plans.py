@@ -341,12 +341,10 @@ def strategy_of_solved(solved: Solved, solver: CandidateSolver | None = None) ->
     return strategy_of(solved.candidate, solved.context, *layouts_of_solved([solved], solver))
 
 
-def strategies_of_solved(solved: Sequence[Solved]) -> list[tuple[Strategy, float]]:
-    """The strategies of candidates' plans with their step times [s], without all else that a plan says."""
-    return [
-        (strategy_of(one.candidate, one.context, layout), estimate_layout(one, layout).step_time_s)
-        for one, layout in _laid_out(solved)
-    ]
+def step_s_of_solved(solved: Solved) -> float:
+    """Step time of a candidate's plan as its document says it [s]."""
+    ((priced, layout),) = _laid_out([solved])
+    return estimate_layout(priced, layout).step_time_s
 
 
 def _laid_out(solved: Sequence[Solved]) -> list[tuple[Priced, Layout]]:

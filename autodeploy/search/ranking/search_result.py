@@ -18,7 +18,7 @@ from autodeploy.search.ranking.diversity import outline, pareto_set
 from autodeploy.search.ranking.explanation import explanation, memory_explanation
 from autodeploy.search.ranking.infeasible import divisibility_warnings, why_infeasible
 from autodeploy.search.ranking.measured_speed import slower_than_measured
-from autodeploy.search.ranking.plans import Identity, plans_of_solved, strategies_of_solved
+from autodeploy.search.ranking.plans import Identity, plans_of_solved, step_s_of_solved, strategy_of_solved
 from autodeploy.search.ranking.selection import (
     chosen,
     fastest_of,
@@ -381,12 +381,11 @@ def layouts_found(
     order, neutral = chosen(frontier, advice, search)
     if advice is not None:
         order = _with_other_ways(order, [each.solved for each in advice.weighed])
-    described = strategies_of_solved([*order, *neutral])
-    fastest = min((seconds for _, seconds in described), default=None)
+    first = min([*order, *neutral], key=lambda each: each.solution.step_s, default=None)
     bound = proven_bound(frontier, search.objective, ratio)
     return LayoutsFound(
-        strategies=tuple(strategy for strategy, _ in described[: len(order)]),
-        gap=None if fastest is None else gap_of(ratio * fastest, bound),
+        strategies=tuple(strategy_of_solved(each, frontier.solver) for each in order),
+        gap=None if first is None else gap_of(ratio * step_s_of_solved(first), bound),
         enumerated=searched.counts.enumerated,
     )
 
