@@ -55,6 +55,26 @@ def test_model_flops_are_those_of_the_tables(name: str) -> None:
     assert forward_flops_per_token(model, 4096) == pytest.approx(total / 4096, rel=1e-6)
 
 
+def summed_bytes(table: LayerTable) -> float:
+    found = [op.backward_bytes for op in table.operators if op.name.endswith("gradient_accumulation")]
+    return float(np.ravel(sum(found))[0])
+
+
+def test_what_was_looked_up_is_summed_apart_from_products() -> None:
+    """Megatron-LM adds `param.grad` of the embedding (10 B a parameter), which is cleared first (2)."""
+    model, tp = load_preset("deepseek-v3"), 4
+    vocabulary = model.vocab_size * model.hidden_size / tp
+    fused = OperatorFeatures(rect_fa=True, sums_bytes=10.0)
+    apart = OperatorFeatures(rect_fa=True, sums_bytes=10.0, accumulation_bytes=10.0)
+    cut = shard(tp=tp)
+    assert summed_bytes(embedding_table(model, cut, fused)) == pytest.approx(12 * vocabulary)
+    assert summed_bytes(head_table(model, cut, fused)) == 0.0
+    assert summed_bytes(head_table(model, cut, apart)) == pytest.approx(10 * vocabulary)
+    assert summed_bytes(mtp_table(model, cut, fused)) == pytest.approx(12 * vocabulary)
+    frozen = OperatorFeatures(rect_fa=True, sums_bytes=10.0, lora_rank=8, lora_targets=("attention_out_proj",))
+    assert summed_bytes(embedding_table(model, cut, frozen)) == 0.0
+
+
 @pytest.mark.parametrize("tp", [2, 8])
 def test_tensor_parallel_ranks_share_the_matrix_work_of_a_dense_layer(tp: int) -> None:
     model = load_preset("llama2-70b")

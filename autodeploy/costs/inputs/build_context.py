@@ -140,6 +140,7 @@ def operator_features(
         capacity_factor=model.capacity_factor,
         accumulation_bytes=_accumulation_bytes(training, features, apart=PLAIN_APART in features),
         expert_accumulation_bytes=_accumulation_bytes(training, features, apart=expert_sums_apart(features)),
+        sums_bytes=_accumulation_bytes(training, features, apart=True),
         added_bytes=None if "torch_fsdp2" in features else ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
         input_bytes=1.0 if "narrow_inputs" in features else 2.0,

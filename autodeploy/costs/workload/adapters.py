@@ -119,7 +119,7 @@ def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
     """A piece outside the layers (embedding, head) that has no adapters; nothing below the embedding has a gradient."""
     if not on.frozen:
         return table
-    operators = tuple(_frozen(op) for op in table.operators)
+    operators = tuple(_frozen(op) for op in table.operators if op.name != HOOK)
     exchanges = table.exchanges
     if table.name == "embedding":
         operators = tuple(op._replace(backward_bytes=0.0, issued_backward=0.0) for op in operators)

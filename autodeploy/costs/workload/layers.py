@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.costs.workload.adapters import (
+    HOOK,
     LOSS_MOVED_BYTES,
     LOSS_OPERATORS,
     LOSS_REDUCED_BYTES,
@@ -158,7 +159,8 @@ def layer_table(
         model, shard, attention.params(model, shard, on, kind), mlp.params(model, shard)
     )
     hooks = mlp.hooks((model.n_routed_experts or 1) / shard.ep, on) + model.halves * of_attention_hooks(model)
-    operators.append(_accumulation(dense_params, expert_params, on, hooks))
+    sums = on.accumulation_bytes * dense_params + on.expert_accumulation_bytes * expert_params
+    operators.append(_accumulation(sums, hooks))
     dispatchers = 2.0 if model.n_zero_experts else 1.0
     reads = 0.0 if on.mean_keys is None or kind.attention == "linear_attention" else on.reads_of_packs
     shares = attention.shares if on.torch_modules and not mlp.routes else None
@@ -181,22 +183,24 @@ def layer_table(
     return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
 
 
-def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
+def _accumulation(sums: Floats, hooks: Floats | float, name: str = HOOK) -> Operator:
     """Adding a micro batch's weight gradients to the accumulated ones; the host runs a hook for each parameter.
 
     Unfused, a 16-bit sum reads product and sum and writes the sum (6 B a parameter); fused into the product's epilogue
     it is that product's memory traffic (`accumulating`). Source: Megatron-LM DistributedDataParallel main_grad.
+
+    sums : bytes moved for them [B].
     """
-    return moving(
-        "gradient_accumulation",
-        "mlp",
-        0.0,
-        on.accumulation_bytes * dense + on.expert_accumulation_bytes * experts,
-        launches=0.0,
-        as_it_is=True,
-        issued=0.0,
-        issued_backward=hooks,
-    )
+    return moving(name, "mlp", 0.0, sums, launches=0.0, as_it_is=True, issued=0.0, issued_backward=hooks)
+
+
+def _looked_up_sums(model: ModelSpec, cut: Floats, on: OperatorFeatures) -> Floats:
+    """Bytes for the gradient of an embedding that rows were looked up in.
+
+    No product makes it: an array as large as the embedding is cleared, rows are added to it, and then all of it to the
+    accumulated gradient, whatever products do. Source: Megatron-LM DistributedDataParallel, grad_added_to_main_grad.
+    """
+    return np.asarray((on.element_bytes + on.sums_bytes) * model.embedding_params / cut)
 
 
 def _params(
@@ -320,7 +324,8 @@ def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | No
         Exchange("embedding_reduce", "reduce", "mlp", message, whole, 0.0),
     )
     ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
-    table = LayerTable("embedding", (lookup, *repeated(model, shard)), (ids,), exchanges, params, np.zeros_like(params))
+    operators = (lookup, *repeated(model, shard), _accumulation(_looked_up_sums(model, cut, on), 1.0))
+    table = LayerTable("embedding", operators, (ids,), exchanges, params, np.zeros_like(params))
     return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
 
 
@@ -365,6 +370,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
             as_it_is=True,
         ),
         moving("final_norm", "mlp", 4.0 * shard.local_tokens * h, 6.0 * shard.local_tokens * h),
+        _accumulation(on.accumulation_bytes * vocab * h, 2.0),
     )
     loss_bytes = on.loss_bytes + np.where(cut > 1, 4.0, 0.0) if on.torch_modules else on.loss_bytes
     kept, beside = on.logit_bytes * logits, loss_bytes * logits
@@ -439,6 +445,10 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     both = Operator("mtp_joined_proj", "gemm", "mlp", shard.tokens, h / shard.tp, 2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
     cut, whole = cut_and_whole(shard)
+    # Three norms, the joined projection, embedding and head; the layer has its own.
+    sums = _looked_up_sums(model, vocabulary_cut(shard, on), on) + on.accumulation_bytes * 2.0 * h * h / shard.tp
+    sums += sum(op.backward_bytes for part in parts[1:] for op in part.operators if op.name == HOOK)
+    summed = () if on.frozen else (_accumulation(np.asarray(sums), 6.0, f"mtp_{HOOK}"),)
     hidden = np.asarray(on.element_bytes * shard.tokens * h)
     exchanges = (
         *embedding_table(model, shard, on).exchanges,
@@ -453,7 +463,9 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
         operators=(
             *accumulating([both], on),
             *repeated(model, shard),
-            *(op for part in parts for op in part.operators),
+            *layer.operators,
+            *(op for part in parts[1:] for op in part.operators if op.name != HOOK),
+            *summed,
         ),
         tensors=(kept, *(tensor for part in parts for tensor in part.tensors)),
         exchanges=(*(each for part in parts for each in part.exchanges), *exchanges),

@@ -294,6 +294,7 @@ class OperatorFeatures:
     keeps_gathered: bool = False  # what was gathered stays for the weight gradient; others gather again
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
     expert_accumulation_bytes: float = 0.0  # of an expert's weight gradient
+    sums_bytes: float = 0.0  # of a gradient that no product makes, per parameter and micro batch
     added_bytes: float | None = None  # of a weight gradient by its own product, where that adds to the sum
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     input_bytes: float = 2.0  # kept of an element of a matrix's input in an MLP; 1 where its 8-bit cast is kept

@@ -64,7 +64,7 @@ def _beside_experts(a: Account, product: str, r: float) -> None:
 def _beside_latents(a: Account, product: str, r: float) -> None:
     """A linear layer that no rank cuts: its output, and what goes down and up, are added."""
     rows, out, width = a.shapes[product]
-    t, weight = a.machine.gemm, a.summed()
+    t, weight = a.machine.gemm, a.run.summed()
     for part, (m, n, k) in {"down": (rows, r, width), "up": (rows, out, r)}.items():
         times = (t(m, n, k), t(m, k, n), t(k, n, m, result=weight))
         a._operator(f"{product}_lora_{part}", "attention", times, times, 1, 2)
@@ -77,7 +77,7 @@ def _adapter(a: Account, product: str, r: float, *, rows: bool) -> None:
     window = a.operators[product].window
     tokens, out, width = a.shapes[product]
     own, ranks = a.local, len(a.groups["tp"])
-    t, weight = a.machine.gemm, a.summed()
+    t, weight = a.machine.gemm, a.run.summed()
 
     def gemm(part: str, forward: float, of_input: float, of_weight: float, calls: tuple[int, int]) -> None:
         times = (forward, of_input, of_weight)

@@ -30,10 +30,18 @@ def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int
     a.message("embedding_gather", "tp", moved, 0, 0 if frozen else sharded)
     a.message("embedding_reduce", "tp", summed, whole, 0)
     a.dense_params = a.end_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / cut
+    if not frozen:
+        a.vector("gradient_accumulation", "mlp", 0, _of_embedding(a), 0, calls=(0, 1))
     _freeze(a)
     add_reference(a)
     a.close()
     return a
+
+
+def _of_embedding(a: Account) -> float:
+    """An array as large as the embedding is cleared, and, but for shards, added to the sums."""
+    params = (a.run.vocab_size + (a.run.learned_position_embeddings or 0)) * a.run.hidden_size
+    return (2 + a.run.apart) * params / vocabulary_ranks(a.run, a.d)
 
 
 def _freeze(a: Account) -> None:
@@ -97,10 +105,18 @@ def _head(a: Account) -> None:
     a.message("loss_reduce", "tp", machine.all_reduce(4 * a.tokens, tp), (2 if r.pairs else 3) * (len(tp) > 1), 0)
 
 
+def _of_projection(a: Account) -> float:
+    """The head's gradient is added to its sums by an operator where products of their own do not add."""
+    adds = a.run.adds_apart(experts=False) or a.run.summed() == 2
+    return (a.run.apart if adds else 0) * a.run.vocab_size * a.run.hidden_size / vocabulary_ranks(a.run, a.d)
+
+
 def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
     """Final norm, output projection and loss."""
     a = Account(run, d, machine, groups)
     _head(a)
+    if not run.lora_rank:
+        a.vector("gradient_accumulation", "mlp", 0, _of_projection(a), 0, calls=(0, 2))
     # Tied weights are the embedding's, where that is on the same stage.
     own = not run.tie_word_embeddings or _apart(d)
     cut = vocabulary_ranks(run, d)
@@ -128,6 +144,10 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     add_repeat(a)
     add_layer(a, run.num_hidden_layers - 1, of_module=True)
     _head(a)
+    joined = a.run.apart * 2 * h * h / d.tp if a.run.adds_apart(experts=False) or a.run.summed() == 2 else 0
+    moved = _of_embedding(a) + _of_projection(a) + joined
+    if not run.lora_rank:
+        a.vector("mtp_gradient_accumulation", "mlp", 0, moved, 0, calls=(0, 6))
     a.dense_params += 2 * h * h / d.tp + 3 * h
     if _apart(d):  # all modules share one copy of the embedding, whose own is on the first stage
         a.copied_params = run.vocab_size * h / vocabulary_ranks(run, d) / run.num_nextn_predict_layers

@@ -119,24 +119,6 @@ class Account:
             return self.run.levelled.compute
         return uneven(self.run, self.d, self.run.imbalance)
 
-    def adds_apart(self, experts: bool) -> bool:
-        """Whether an operator of its own adds a gradient to its sum; experts' products may have a word of their own."""
-        if "torch_fsdp2" in self.run.on:  # shards are added up, after they were reduced
-            return False
-        plain = "unfused_gradient_accumulation" in self.run.on
-        if not experts:
-            return plain
-        return "unfused_expert_accumulation" in self.run.on or (
-            plain and "fused_expert_accumulation" not in self.run.on
-        )
-
-    def summed(self, experts: bool = False) -> float:
-        """Bytes that a product moves for an element of a weight's gradient: 8 where it adds into an FP32 sum."""
-        apart = self.adds_apart(experts)
-        apart |= self.run.precision == "fp16" and "graph_mode" not in self.run.on
-        apart |= "torch_fsdp2" in self.run.on
-        return 2 if apart else 8
-
     @property
     def tokens(self) -> float:
         """Rows of a tensor-parallel multiplication."""
@@ -168,7 +150,7 @@ class Account:
         self.shapes[name] = (m, n, k)
         if weighted:
             self.weights[name] = (n, k, groups)
-        result = self.summed() if weighted else 2
+        result = self.run.summed() if weighted else 2
         once = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
         times = (once[0] * passes[0], once[1] * passes[1], once[2] * passes[2])
         if weighted and self.run.lora_rank:
@@ -195,7 +177,7 @@ class Account:
                     rows,
                     fused=fused,
                     rows_differ=False,
-                    result=self.summed(experts=True),
+                    result=self.run.summed(experts=True),
                 ),
             )
 
@@ -381,10 +363,8 @@ def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
     add_adapters(a)
     # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off;
     # then a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
-    if a.run.precision == "fp16" and not {"graph_mode", "torch_fsdp2"} & a.run.on:
-        each = of_experts = 2 + 2 + 2
-    else:
-        each, of_experts = (2 + 4 + 4 if a.adds_apart(experts) else 0 for experts in (False, True))
+    halves = a.run.precision == "fp16" and "graph_mode" not in a.run.on
+    each, of_experts = (a.run.apart if halves or a.run.adds_apart(experts) else 0 for experts in (False, True))
     # A hook for each parameter: norms, attention's products, router or MLP's two; of experts two, or two each.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
     local = a.run.n_routed_experts / a.d.ep if moe else 0

@@ -90,3 +90,27 @@ class Run:
         """Keys a query of the layer sees at most."""
         kinds = self.layer_types
         return None if kinds is not None and kinds[layer] == "full_attention" else self.sliding_window
+
+    def adds_apart(self, experts: bool) -> bool:
+        """Whether an operator of its own adds a gradient to its sum; experts' products may have a word of their own."""
+        if "torch_fsdp2" in self.on:  # shards are added up, after they were reduced
+            return False
+        plain = "unfused_gradient_accumulation" in self.on
+        if not experts:
+            return plain
+        return "unfused_expert_accumulation" in self.on or (plain and "fused_expert_accumulation" not in self.on)
+
+    @property
+    def apart(self) -> float:
+        """Bytes a parameter of an operator that adds a gradient to its sum: both in, the sum out; shards are small."""
+        if "torch_fsdp2" in self.on:
+            return 0
+        halves = self.precision == "fp16" and "graph_mode" not in self.on
+        return 2 + 2 + 2 if halves else 2 + 4 + 4
+
+    def summed(self, experts: bool = False) -> float:
+        """Bytes that a product moves for an element of a weight's gradient: 8 where it adds into an FP32 sum."""
+        apart = self.adds_apart(experts)
+        apart |= self.precision == "fp16" and "graph_mode" not in self.on
+        apart |= "torch_fsdp2" in self.on
+        return 2 if apart else 8
