@@ -47,6 +47,7 @@ def configure_logging(settings: Settings) -> None:
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),  # levels are the standard library's
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
