@@ -23,8 +23,8 @@ SINGLE_THREADED: Final = {
     )
 }
 # Objects more than before at which the youngest are collected, and such passes before older ones are: a search makes
-# few cycles, and what a program imports is a quarter of a million objects that stay.
-COLLECTED_AFTER: Final = (200_000, 10, 10)
+# few cycles, and what a program imports is a quarter of a million objects that stay, as many as a search keeps.
+COLLECTED_AFTER: Final = (1_000_000, 10, 10)
 
 
 def use_one_thread() -> None:
