@@ -419,17 +419,29 @@ def greedy_options(problem: InnerProblem, layout: Ints) -> Ints | None:
     cheap_first = sorted(range(len(problem.options)), key=price)
     for stage in range(problem.pp):
         for index in cheap_first:
-            for _ in range(int(layout[stage, :, problem.options[index].layer_class].sum())):
-                if one_fits(problem, layout, applied, stage):
-                    break
-                applied[stage, index] += 1
-                if not _legal(problem, layout, applied):
-                    applied[stage, index] -= 1
-                    break
+            if one_fits(problem, layout, applied, stage):
+                break
+            applied[stage, index] = _enough(problem, layout, applied, stage, index)
         if not one_fits(problem, layout, applied, stage):
             return None
         drop_excess(problem, layout, applied, stage, list(reversed(cheap_first)))
     return applied
+
+
+def _enough(problem: InnerProblem, layout: Ints, applied: Ints, stage: int, option: int) -> int:
+    """The fewest layers under an option with which a stage fits, or as many as may be."""
+    counts = np.arange(int(layout[stage, :, problem.options[option].layer_class].sum()) + 1)
+    layouts, tried = _with_counts(layout, applied, stage, option, counts)
+    fit, legal = stage_fits(problem, layouts, tried)[:, stage], legal_options(problem, layouts, tried)
+    ends = fit | ~np.append(legal[1:], False)
+    return int(ends.argmax())
+
+
+def _with_counts(layout: Ints, applied: Ints, stage: int, option: int, counts: Ints) -> tuple[Ints, Ints]:
+    """A layout [n, ...], and its options with other counts of layers of a stage under one of them [n, pp, options]."""
+    tried = np.repeat(applied[None], len(counts), axis=0)
+    tried[:, stage, option] = counts
+    return np.broadcast_to(layout, (len(counts), *layout.shape)), tried
 
 
 def greedy(evaluator: Evaluator, layouts: Ints) -> InnerPlan | None:
@@ -463,11 +475,10 @@ def polish(evaluator: Evaluator, plan: InnerPlan) -> InnerPlan:
 def drop_excess(problem: InnerProblem, layout: Ints, applied: Ints, stage: int, order: Sequence[int]) -> None:
     """Drop layers of a stage's options that memory doesn't need, one at a time, in an order of options."""
     for index in order:
-        while applied[stage, index]:
-            applied[stage, index] -= 1
-            if not one_fits(problem, layout, applied, stage):
-                applied[stage, index] += 1
-                break
+        fewer = np.arange(applied[stage, index])[::-1]
+        if len(fewer):
+            fit = stage_fits(problem, *_with_counts(layout, applied, stage, index, fewer))[:, stage]
+            applied[stage, index] -= np.append(fit, False).argmin()
 
 
 def one_fits(problem: InnerProblem, layout: Ints, applied: Ints, stage: int) -> bool:
@@ -481,14 +492,12 @@ def _share_settings(evaluator: Evaluator, plan: InnerPlan) -> InnerPlan:
     best, problem = plan, evaluator.problem
     for common in settings[np.argsort(-counts, kind="stable")]:
         for stage in range(problem.pp):
-            if (best.applied[stage] == common).all() or not best.applied[stage].any():
-                continue
+            alike, others = ((best.applied == setting).all(axis=1) for setting in (best.applied[stage], common))
+            if alike.sum() > 1 or not others.any() or others[stage] or not best.applied[stage].any():
+                continue  # no setting less
             applied = best.applied.copy()
             applied[stage] = common
-            if not (one_fits(problem, best.layout, applied, stage) and _legal(problem, best.layout, applied)):
-                continue
-            before, after = (len(np.unique(a, axis=0)) for a in (best.applied, applied))
-            if after < before:
+            if one_fits(problem, best.layout, applied, stage) and _legal(problem, best.layout, applied):
                 plan = evaluator.plan(best.layout, applied)
                 if plan.step_s <= best.step_s:
                     best = plan
