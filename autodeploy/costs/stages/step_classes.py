@@ -26,6 +26,7 @@ from autodeploy.costs.stages.step_parts import (
     of_params,
     owned_of,
     p2p_s,
+    shared_sum_s,
     state_rates,
     static_of,
     synchronised_of,
@@ -292,15 +293,19 @@ class Placing:
         A pipeline keeps them on stage 0; schedules under which the model's ends meet keep the two together.
         """
         tied = self.context.model.tie_word_embeddings
-        head = _with_copy(costs.head, copied, self.context) if tied else costs.head
-        return self._step_class(head, "head", ends=head.dense_params)
+        if not tied:
+            return self._step_class(costs.head, "head", ends=costs.head.dense_params)
+        head = _with_copy(costs.head, copied, self.context)
+        return self._step_class(head, "head", ends=head.dense_params, shared=copied)
 
     def modules(self, costs: UnitCosts, copied: Floats) -> Iterator[StepClass]:
         """Prediction modules together, where there are any, with their copy of the embedding."""
         number = self.context.model.num_nextn_predict_layers
         if costs.mtp is not None:
             module = _with_copy(mean_of([(costs.mtp, float(number))]), copied, self.context)
-            yield self._step_class(module, "mtp", move=self.moves.get(MODULE) if number == 1 else None, ends=copied)
+            shared = 0.0 if self.context.model.tie_word_embeddings else copied  # else the head's
+            move = self.moves.get(MODULE) if number == 1 else None
+            yield self._step_class(module, "mtp", move=move, ends=copied, shared=shared)
 
     def _layers(self, costs: UnitCosts, members: list[tuple[int, float]]) -> StepClass:
         """The class of some kinds of layers, each with its share of them."""
@@ -320,12 +325,17 @@ class Placing:
         count: int = 1,
         move: MigrationChoice | None = None,
         ends: Floats | float = 0.0,
+        shared: Floats | float = 0.0,
     ) -> StepClass:
-        """A class, of which `move` is known where it is of one kind that may migrate; `ends` as of `owned_of`."""
+        """A class, of which `move` is known where it is of one kind that may migrate; `ends` as of `owned_of`.
+
+        shared : parameters that the first stage holds too [n].
+        """
         candidates, context, groups = self.candidates, self.context, self.groups
         per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
         moving = migration_of(cost.moved_params, candidates, context, groups) if move is None else move.seconds
         exposed = synchronised_of(cost, candidates, context, groups, per_stage)
+        exposed = exposed + shared_sum_s(np.asarray(shared), candidates, context)
         owned = owned_of(cost, np.asarray(ends), candidates, context, groups)
         return StepClass(name, count, cost, exposed, moving, self.rates, context.slowest_device_factor - 1.0, owned)
 

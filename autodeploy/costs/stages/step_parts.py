@@ -14,7 +14,15 @@ from autodeploy.costs.workload.adapters import SENT_OF_A_SEQUENCE
 from autodeploy.space.candidates import Candidates, of_schedules
 from autodeploy.space.tree import distinct
 from cost_models import data_parallel
-from cost_models.collectives import GatherRate, Group, gather_rate, leaf_hop_factor, point_to_point_s, ring_pass_s
+from cost_models.collectives import (
+    GatherRate,
+    Group,
+    all_reduce_s,
+    gather_rate,
+    leaf_hop_factor,
+    point_to_point_s,
+    ring_pass_s,
+)
 from cost_models.expert_migration import migration_s
 from cost_models.hbm import FULL, StateBytes, replica_shards, state_bytes
 from cost_models.host_optimizer import host_adam_s
@@ -410,6 +418,23 @@ def p2p_bytes(candidates: Candidates, context: Context) -> Floats:
     parts = np.where(cut, candidates.tp, 1)
     width = context.model.hidden_size * context.model.residual_streams
     return np.asarray(context.operators.element_bytes * tokens * width / parts)
+
+
+def shared_sum_s(copied: Floats, candidates: Candidates, context: Context) -> Floats:
+    """Seconds of adding up the gradient of an embedding that the first and the last stage hold [n].
+
+    All of it, between two ranks, behind the reductions of replicas.
+    Source: Megatron-LM finalize_model_grads.py, _allreduce_word_embedding_grads.
+
+    copied : its parameters on a rank [n].
+    """
+    if context.fsdp or context.operators.frozen or not np.any(copied):
+        return np.zeros_like(copied)
+    machine, apart = context.machine, stage_stride(candidates, context.world) * np.maximum(candidates.pp - 1, 1)
+    rows, which = distinct([apart])
+    both = machine.group(apart[rows].astype(np.float64), np.full(len(rows), 2.0)).take(which)
+    seconds = all_reduce_s(context.gradient_bytes * copied, both, machine.tiers, machine.comm_op_s)
+    return np.where(copied > 0.0, seconds, 0.0)
 
 
 def p2p_s(candidates: Candidates, context: Context) -> Floats:

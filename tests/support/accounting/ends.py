@@ -47,7 +47,7 @@ def _of_embedding(a: Account) -> float:
 def _freeze(a: Account) -> None:
     """Pieces beside the layers have no adapters."""
     if a.run.lora_rank:
-        a.frozen_params, a.dense_params = a.dense_params, 0.0
+        a.frozen_params, a.dense_params, a.shared_params = a.dense_params, 0.0, 0.0
 
 
 def vocabulary_ranks(run: Run, d: Degrees) -> int:
@@ -123,6 +123,7 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     joins = a.dense_params
     a.dense_params = (run.vocab_size * run.hidden_size / cut if own else 0) + run.hidden_size + joins
     a.copied_params = a.dense_params - run.hidden_size if run.tie_word_embeddings else 0.0
+    a.shared_params = run.vocab_size * run.hidden_size / cut if run.tie_word_embeddings and _apart(d) else 0.0
     a.end_params = a.dense_params
     _freeze(a)
     add_reference(a)
@@ -153,6 +154,7 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
         a.copied_params = run.vocab_size * h / vocabulary_ranks(run, d) / run.num_nextn_predict_layers
         a.dense_params += a.copied_params
         a.end_params = a.copied_params
+        a.shared_params = 0.0 if run.tie_word_embeddings else a.copied_params
     a.close()
     return a
 

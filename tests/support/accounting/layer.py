@@ -91,6 +91,7 @@ class Account:
     weights: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # sides of a matrix, how many
     end_params: float = 0.0  # of an embedding or a head
     copied_params: float = 0.0  # of the dense ones, another unit's: gathered there
+    shared_params: float = 0.0  # of these, those whose gradients two stages add up
     forward: Pass = field(default_factory=Pass)
     backward: Pass = field(default_factory=Pass)
     issued: list[float] = field(default_factory=lambda: [0.0, 0.0])

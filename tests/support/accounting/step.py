@@ -358,6 +358,9 @@ def _tail(
         return min(seconds, max(0.0, seconds * (1 - last) * machine.contention - window) + seconds * last)
 
     for a, n in stage.all():
+        if a.shared_params and not in_passes:  # the first stage's gradients of the embedding, and the last's
+            ends = a.groups["pp"]
+            tail["exposed_dp_s"] += machine.all_reduce(n * a.shared_params * run.gradient_bytes, [ends[0], ends[-1]])
         if through_step(a):
             tail["exposed_dp_s"] += once_a_step(a, n, last)
         if run.levelled is not None and run.levelled.moved and a.expert_params:
