@@ -197,6 +197,8 @@ BLOCK = 192
 """Candidates simulated at once, so that what their slots need stays in memory."""
 MOST_ENDS = 250_000
 """Ends of slots that stay in the cache: of longer schedules fewer candidates are simulated at once."""
+LEAST_TOGETHER = 8
+"""Candidates simulated at once however long a schedule is: alone each takes three times as long."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +303,7 @@ def simulated_together(order: OperationOrder) -> int:
 
 
 def _together(slots: int) -> int:
-    return max(1, min(BLOCK, MOST_ENDS // max(slots, 1)))
+    return max(LEAST_TOGETHER, min(BLOCK, MOST_ENDS // max(slots, 1)))
 
 
 def blocks_of(candidates: int, slots: int = 0) -> list[slice]:

@@ -121,17 +121,14 @@ class Evaluator:
             some, rows = rows[:together], rows[together:]
             step_s = self._simulated_s(plans.times, plans.tail_s, some)
             first = int(np.argmin(step_s))
-            row = int(some[first])
             if step_s[first] < below_s:
-                fastest, below_s = row, float(step_s[first])
-            if len(rows):
-                # Others are mostly slow where one that is as good as any so far is slow.
-                rows = self._open(plans, rows, below_s, [self.critical_path(plans.layout[row], plans.applied[row])])
+                fastest, below_s = int(some[first]), float(step_s[first])
+                rows = self._open(plans, rows, below_s)
         if fastest is None:
             return None
         return fastest, InnerPlan(plans.layout[fastest], plans.applied[fastest], below_s)
 
-    def _open(self, plans: Timed, rows: Ints, below_s: float, cuts: Sequence[SchedulePath]) -> Ints:
+    def _open(self, plans: Timed, rows: Ints, below_s: float, cuts: Sequence[SchedulePath] = ()) -> Ints:
         """Of the plans at some rows those that may be faster than below_s."""
         rows = rows[plans.least_s[rows] < below_s]
         for cut in cuts:
