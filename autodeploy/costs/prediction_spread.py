@@ -265,10 +265,11 @@ def spread_of(
     Notes
     -----
     The residual spread of the narrowest class with enough records, plus what the parameters and distance from the
-    covered range add in quadrature. Where a run of the cluster was timed, the error that its plans have in common is in
-    the fitted numbers; what is left is by how much pairs of strategies on one cluster scatter (`conditioned`), what the
-    cluster's fit leaves uncertain, and the noise of a measured step. Where ranks did the same work, what is left is by
-    how much such runs scatter, beside what they leave uncertain and the noise.
+    covered range add in quadrature, beyond what both were of the class's own runs where they were left out. Where a run
+    of the cluster was timed, the error that its plans have in common is in the fitted numbers; what is left is by how
+    much pairs of strategies on one cluster scatter (`conditioned`), what the cluster's fit leaves uncertain, and the
+    noise of a measured step. Where ranks did the same work, what is left is by how much such runs scatter, beside what
+    they leave uncertain and the noise.
     """
     table = coverage()
     narrow, kind = classes_of_run(run)
@@ -285,20 +286,21 @@ def spread_of(
     entry = classes[UNCALIBRATED[bool(run["moe"])] if carried else key]
     variance = class_variance(float(entry["log_sigma"]), float(entry["parameter_variance"]), parameter_variance)
     extrapolated = ["device family"] if carried else []
+    held = float(entry["distance_variance"])  # of the distance, by the class's own residuals
     if cluster.timed:
         left = conditioned(variance, float(table["pair_log_sigma"]) ** 2) + parameter_variance + REPEAT_NOISE**2
         if left < variance:
-            variance, extrapolated = left, []
+            variance, extrapolated, held = left, [], 0.0
     scale, same_work = cluster.scale, False
     if cluster.alike_variance is not None:
         left = cluster.alike_variance + float(table["alike_log_sigma"]) ** 2 + REPEAT_NOISE**2
         if left < scale**2 * variance:
-            variance, extrapolated, scale, same_work = left, [], 1.0, True
-    by_chip = table["ranks_per_doubling"]
-    slopes = {"ranks": float(by_chip.get(origin, by_chip[ELSEWHERE])), **PER_DOUBLING}
+            variance, extrapolated, held, scale, same_work = left, [], 0.0, 1.0, True
+    slopes = slopes_of_chip(table["ranks_per_doubling"], origin)
     if same_work:  # of the very cluster, with its features, sequence length and cut: only what adds ranks counts
         slopes, run = {axis: slopes[axis] for axis in SCALED_AXES}, {**run, "features": ()}
-    variance, beyond = widened(variance, run, records, slopes, PER_UNSEEN)
+    distance, beyond = widened(0.0, run, records, slopes, PER_UNSEEN)
+    variance += max(0.0, distance - held)
     extrapolated += beyond
     basis = (
         Message("calibration.spread_between_classes", family=family, least=MIN_CONFIGURATIONS, n=entry["n"])
@@ -354,6 +356,30 @@ def class_variance(log_sigma: float, of_class: float, of_run: float) -> float:
     of_class, of_run : variance from the parameters of the fit; what the class's records had already counts once.
     """
     return log_sigma**2 + max(0.0, of_run - of_class)
+
+
+def slopes_of_chip(by_chip: Mapping[str, float], family: str) -> dict[str, float]:
+    """Standard deviation of log step time that a doubling beyond the records' range of each axis adds on a chip.
+
+    by_chip : those of ranks, by family of chips.
+    """
+    return {"ranks": float(by_chip.get(family, by_chip[ELSEWHERE])), **PER_DOUBLING}
+
+
+def distance_variances(
+    rows: Sequence[Mapping[str, Any]], groups: Sequence[str], by_chip: Mapping[str, float]
+) -> Floats:
+    """Variance of log step time that the distance of each row from those of all other groups adds [rows].
+
+    0 where there is no other group.
+    """
+    found = np.zeros(len(rows))
+    for group in set(groups):
+        others = [row for row, label in zip(rows, groups, strict=True) if label != group]
+        for place in (number for number, label in enumerate(groups) if others and label == group):
+            slopes = slopes_of_chip(by_chip, str(rows[place]["family"]))
+            found[place] = widened(0.0, rows[place], others, slopes, PER_UNSEEN)[0]
+    return found
 
 
 def is_carried(family: str, run: Mapping[str, Any], fitted: Sequence[Mapping[str, Any]]) -> bool:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ENOUGH_CONFIGURATIONS = 30  # configurations from which a share inside its interval is judged by itself
 LEAST_P_VALUE = 0.10  # of a binomial test, for fewer
 LARGE_GIB = 20.0
-CONTRADICTED = ("ST_minicpm_2b_tp1_pp1", "ST055", "ST104")  # by their own log or script
+CONTRADICTED = ("ST_minicpm_2b_tp1_pp1", "ST104")  # by their own log or script
 SERIES = "grok1"  # of one source, most of the rows with experts on H100
 TAU = {"GPT-18.4B": (0.62, 0.045), "GPT-39.1B": (0.57, 0.0)}  # least tau and most regret
 

@@ -162,11 +162,12 @@ def with_runs(
     """That table with some records of the chip's fit: the spread of its classes, and how errors grow with ranks."""
     family, slopes = fitted.profile.family, elsewhere["ranks_per_doubling"]
     rows = [{**rows_by_id()[r.id], "fit": family} for r, mark in zip(fitted.records, kept, strict=True) if mark]
-    classes = class_spreads(rows, fitted.left_out[kept], variances[kept], elsewhere["classes"])
     slope = ranks_per_doubling(growths_on(fitted, rows_by_id()), slopes[ELSEWHERE] ** 2)
+    by_chip = slopes | {family: slope}
+    classes = class_spreads(rows, fitted.left_out[kept], variances[kept], elsewhere["classes"], by_chip)
     return {
         "classes": elsewhere["classes"] | {f"{family}/{name}": each for name, each in classes.items()},
-        "ranks_per_doubling": slopes | {family: slope},
+        "ranks_per_doubling": by_chip,
         "records": [*elsewhere["records"], *rows],
     }
 

@@ -23,10 +23,10 @@ number format, and predicted both without Grok-1 (most of the rows, all from one
 
 MEMORY_INTRO = """
 Peak memory, counted the way each source counts it (allocated, reserved or used on the card). No part of the memory
-model is fitted, so every figure is out of sample. Runs that are off by more than 8 % are listed below. In three of
+model is fitted, so every figure is out of sample. Runs that are off by more than 8 % are listed below. In two of
 them the record contradicts its own log or script: a vocabulary that the allocated memory rules out
-(`ST_minicpm_2b_tp1_pp1` implies 32,000 entries, `ST055` about 59,000), and a script that trains quantised weights
-(`ST104`). Without these three, 2 of 35 are under-predicted by more than 8 %, both by 10 % and of less than 20 GiB.
+(`ST_minicpm_2b_tp1_pp1` implies 32,000 entries), and a script that trains quantised weights (`ST104`). Without these
+two, 3 of 36 are under-predicted by more than 8 %: two by up to 10 % and of less than 20 GiB, `ST055` by 12 %.
 """.strip()
 
 INTERVALS_INTRO = """

@@ -13,26 +13,35 @@ from autodeploy.calibration.shipped.class_spreads import (
     log_sigma_of,
     ranks_per_doubling,
     slopes_by_chip,
+    unexplained_variance,
     weights_of,
 )
 from autodeploy.costs.prediction_spread import (
     ELSEWHERE,
+    PER_UNSEEN,
     RANKS_PER_DOUBLING,
     UNCALIBRATED,
     Z80,
     class_variance,
     classes_of_run,
+    distance_variances,
     is_carried,
     shares_node,
 )
 from autodeploy.specs.planset import MeasuredMfu
 
-
-def row(*, moe: bool = False, shared: bool = False) -> dict[str, object]:
-    return {"moe": moe, "shares_node": shared}
+AXES = {"ranks": 8, "ep": 1, "cp": 1, "pp": 1, "seq_length": 4096}
 
 
-BETWEEN = {name: {"log_sigma": 0.3, "parameter_variance": 0.01} for name in UNCALIBRATED.values()}
+def row(*, moe: bool = False, shared: bool = False, **other: object) -> dict[str, object]:
+    return {"moe": moe, "shares_node": shared, "family": "chip", "model_family": "m", "features": [], **AXES, **other}
+
+
+BETWEEN = {
+    name: {"log_sigma": 0.3, "parameter_variance": 0.01, "distance_variance": 0.006, "unexplained_variance": 0.09}
+    for name in UNCALIBRATED.values()
+}
+SLOPES = {ELSEWHERE: 0.02}
 
 
 def test_growth_without_any_series_is_judged() -> None:
@@ -61,22 +70,44 @@ def test_classes_name_who_shares_a_node() -> None:
 
 
 def test_a_spread_comes_from_the_narrowest_class_with_enough_records() -> None:
-    rows = [row()] * 8 + [row(shared=True)] * 4
+    rows = [row(model_family=str(n)) for n in range(8)] + [row(model_family=f"s{n}", shared=True) for n in range(4)]
     residuals = np.array([0.01] * 8 + [0.2] * 4)
     variances = np.array([0.001] * 8 + [0.004] * 4)
-    found = class_spreads(rows, residuals, variances, BETWEEN)
+    found = class_spreads(rows, residuals, variances, BETWEEN, SLOPES)
     assert set(found) == {"dense, whole nodes", "dense"}, "four runs whose nodes are shared are too few"
     narrow, every = found["dense, whole nodes"], found["dense"]
-    own, other = (0.01 / Z80) ** 2, BETWEEN["uncalibrated/dense"]["log_sigma"] ** 2
-    assert narrow["log_sigma"] == pytest.approx(((8 * own + 4 * other) / 12) ** 0.5, rel=1e-5)
-    assert narrow["parameter_variance"] == pytest.approx((8 * 0.001 + 4 * 0.01) / 12)
-    assert every["log_sigma"] == pytest.approx(((12 * log_sigma_of(residuals) ** 2 + 4 * other) / 16) ** 0.5, rel=1e-5)
+    own, other = (0.01 / Z80) ** 2, BETWEEN["uncalibrated/dense"]["unexplained_variance"]
+    assert narrow["log_sigma"] == pytest.approx(((8 * own + 4 * (other + 0.001)) / 12) ** 0.5, rel=1e-5)
+    assert narrow["parameter_variance"] == pytest.approx(0.001)
+    of_all = 12 * log_sigma_of(residuals) ** 2 + 4 * (other + every["parameter_variance"] + every["distance_variance"])
+    assert every["log_sigma"] == pytest.approx((of_all / 16) ** 0.5, rel=1e-5)
+
+
+def test_what_a_class_left_out_was_off_by_holds_how_far_it_was_from_the_others() -> None:
+    rows = [row(model_family=str(n)) for n in range(8)]
+    rows[0] |= {"features": ["own"], "ranks": 32}
+    assert distance_variances(rows, [str(each["model_family"]) for each in rows], SLOPES).tolist() == pytest.approx(
+        [PER_UNSEEN**2 + (2 * 0.02) ** 2, *[0.0] * 7]
+    )
+    assert distance_variances(rows, ["one"] * 8, SLOPES).tolist() == [0.0] * 8, "nothing to be far from"
+    found = class_spreads(rows, np.full(8, 0.01), np.zeros(8), BETWEEN, SLOPES)["dense"]
+    assert found["distance_variance"] == pytest.approx((PER_UNSEEN**2 + 0.04**2) / 8, rel=1e-5)
+
+
+def test_what_is_left_unexplained_makes_intervals_hold_the_next_residual() -> None:
+    residuals, explained, once = np.arange(1.0, 10.0) / 100.0, np.full(9, 0.03**2), np.ones(9)
+    left = unexplained_variance(residuals, explained, once)
+    assert log_sigma_of(residuals / np.sqrt(explained + left), once) == pytest.approx(1.0)
+    assert left == pytest.approx((0.08 / Z80) ** 2 - 0.03**2)
+    assert unexplained_variance(residuals, np.full(9, 0.09**2), once) == 0.0, "what is explained is enough"
 
 
 def test_the_more_a_chip_has_run_the_less_other_chips_say_of_it() -> None:
     widths = []
     for count in (4, 40, 4000):
-        found = class_spreads([row()] * count, np.full(count, 0.01), np.zeros(count), BETWEEN)
+        found = class_spreads(
+            [row(model_family=str(n)) for n in range(count)], np.full(count, 0.01), np.zeros(count), BETWEEN, SLOPES
+        )
         widths.append(found["dense"]["log_sigma"])
     assert 0.3 > widths[0] > widths[1] > widths[2] > 0.01 / Z80
 

@@ -23,6 +23,7 @@ from autodeploy.costs.prediction_spread import (
     UNCALIBRATED,
     Z80,
     classes_of_run,
+    distance_variances,
     names_of,
     run_of_axes,
 )
@@ -78,6 +79,7 @@ def mfu_of(record: Record) -> float | None:
 
 LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record
 LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones
+HALVINGS = 60
 LEAST_IN_SUBCLASS = 8  # below, the spread of the whole class stands
 INTERVAL_COVERAGE = 0.8
 
@@ -95,6 +97,24 @@ def log_sigma_of(residuals: Floats, weights: Floats | None = None) -> float:
     sizes = np.concatenate([[0.0], np.abs(residuals)[order]])
     ranks = np.concatenate([[0.0], np.cumsum(weights[order])])
     return float(np.interp(INTERVAL_COVERAGE * (ranks[-1] + 1.0), ranks, sizes)) / Z80
+
+
+def unexplained_variance(residuals: Floats, explained: Floats, weights: Floats) -> float:
+    """Variance beside what is explained of each residual with which their 80 % intervals hold the next one so often.
+
+    By bisection; 0 where what is explained is enough. explained : variance of each residual [records].
+    """
+
+    def is_enough(variance: float) -> bool:
+        return log_sigma_of(residuals / np.sqrt(np.maximum(explained + variance, 1e-12)), weights) <= 1.0
+
+    low, high = 0.0, 4.0 * float(np.max(residuals**2, initial=0.0))
+    if is_enough(low):
+        return 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 def weights_of(rows: Sequence[Mapping[str, Any]]) -> Floats:
@@ -116,17 +136,20 @@ def class_spreads(
     left_out: Floats,
     parameter_variance: Floats,
     between: Mapping[str, Mapping[str, float]],
+    by_chip: Mapping[str, float],
 ) -> dict[str, dict[str, float]]:
-    """Spread, number of configurations and mean variance from the parameters of every class of a chip that has enough
-    of them, six significant digits.
+    """Spread, number of configurations and mean variance from the parameters and from the distance of every class of a
+    chip that has enough of them, six significant digits.
 
     left_out, parameter_variance : of every row: its left-out residual, and the part of that residual's variance that
-        comes from the parameters. between : entries of chips without runs, dense and with experts.
+        comes from the parameters; what comes from the distance follows from the rows of other families of models.
+        between : entries of chips without runs, dense and with experts. by_chip : growths with ranks.
 
     Notes
     -----
-    A chip's class is one of all chips' classes, whose spread between them is known: its variance is the mean of what
-    its own n configurations say and of that spread, which counts as many as a class must have.
+    A chip's class is one of all chips' classes, and shares with them what neither parameters nor distance explains: its
+    variance is the mean of what its own n configurations say and of that of classes left out whole, which counts as
+    many as a class must have, with what parameters and distance are here.
     """
     spreads: dict[str, dict[str, float]] = {}
     for place, least in ((0, LEAST_IN_SUBCLASS), (1, LEAST_IN_CLASS)):
@@ -137,14 +160,18 @@ def class_spreads(
             weights = weights_of(kept)
             if round(float(weights.sum())) < least:
                 continue
-            other = between[UNCALIBRATED[bool(kept[0]["moe"])]]
+            distances = distance_variances(kept, [str(row["model_family"]) for row in kept], by_chip)
+            of_parameters, of_distance = (
+                float(np.average(each, weights=weights)) for each in (parameter_variance[same], distances)
+            )
+            unexplained = between[UNCALIBRATED[bool(kept[0]["moe"])]]["unexplained_variance"]
+            squares = log_sigma_of(left_out[same], weights) ** 2, unexplained + of_parameters + of_distance
             shares = (weights.sum(), LEAST_IN_CLASS)
-            squares = log_sigma_of(left_out[same], weights) ** 2, other["log_sigma"] ** 2
-            variances = np.average(parameter_variance[same], weights=weights), other["parameter_variance"]
             spreads[str(name)] = {
                 "log_sigma": rounded(float(np.average(squares, weights=shares)) ** 0.5),
                 "n": len({row.get("configuration", number) for number, row in enumerate(kept)}),
-                "parameter_variance": rounded(float(np.average(variances, weights=shares))),
+                "parameter_variance": rounded(of_parameters),
+                "distance_variance": rounded(of_distance),
             }
     return spreads
 

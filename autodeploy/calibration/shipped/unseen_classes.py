@@ -25,6 +25,7 @@ from autodeploy.calibration.record_prediction import (
     record_spread,
 )
 from autodeploy.calibration.shipped.class_spreads import (
+    HALVINGS,
     INTERVAL_COVERAGE,
     LEAST_UNCALIBRATED,
     class_spreads,
@@ -33,11 +34,12 @@ from autodeploy.calibration.shipped.class_spreads import (
     log_sigma_of,
     run_row,
     slopes_by_chip,
+    unexplained_variance,
     weights_of,
 )
 from autodeploy.calibration.shipped.left_out_widths import projected, refit_covariance, variances_of
 from autodeploy.costs.inputs.context import PRETRAINING
-from autodeploy.costs.prediction_spread import UNCALIBRATED, Z80
+from autodeploy.costs.prediction_spread import UNCALIBRATED, Z80, distance_variances
 from autodeploy.costs.steps.scenarios import times_of_host
 from autodeploy.kit.errors import SpecError
 from autodeploy.specs.software import stack_of
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
 
-HALVINGS = 60
 FACTORS = np.exp(np.linspace(math.log(0.2), math.log(5.0), 9))  # of the cost of a new shape, tried for one source
 
 
@@ -61,23 +62,23 @@ def spread_table(
 
     rows : of every record of the calibrations, by name. runs : of other kinds.
     """
-    between = uncalibrated(calibrations, rows)
+    by_chip = slopes_by_chip({each.profile.family: growths_on(each, rows) for each in calibrations})
+    between = uncalibrated(calibrations, rows, by_chip)
     classes = {**between}
     for calibration in calibrations:
         kept = [rows[r.id] for r in calibration.records]
-        spreads = class_spreads(kept, calibration.left_out, variances_of(calibration), between)
+        spreads = class_spreads(kept, calibration.left_out, variances_of(calibration), between, by_chip)
         classes |= {f"{calibration.profile.family}/{name}": each for name, each in spreads.items()}
-    growths = {calibration.profile.family: growths_on(calibration, rows) for calibration in calibrations}
     table = {
         "classes": classes,
-        "ranks_per_doubling": slopes_by_chip(growths),
+        "ranks_per_doubling": by_chip,
         "records": list(rows.values()),
     }
     return table | beyond_table(runs, table)
 
 
 def uncalibrated(
-    calibrations: Sequence[Calibration], rows: Mapping[str, Mapping[str, Any]]
+    calibrations: Sequence[Calibration], rows: Mapping[str, Mapping[str, Any]], by_chip: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
     """Entries of runs on chips without runs of their kind, dense or with experts: the spread between classes.
 
@@ -85,7 +86,8 @@ def uncalibrated(
     -----
     Each class of runs (stack, chip, dense or with experts) is predicted by the other runs of its fit. The spread is
     that of what this leaves over, the n configurations of a class counting as the square root of n. What a run's own
-    numbers leave uncertain beyond the mean of these adds to it, as it does to the spread of a class with runs.
+    numbers and its distance from all runs leave uncertain beyond the means of these adds to it, as it does to the
+    spread of a class with runs. by_chip : growths with ranks.
     """
     known: dict[bool, list[tuple[Mapping[str, Any], float, float]]] = {moe: [] for moe in UNCALIBRATED}
     for calibration in calibrations:
@@ -100,12 +102,20 @@ def uncalibrated(
     found = {}
     for moe, name in UNCALIBRATED.items():
         of_kind = known[moe] or known[not moe]
-        weights = weights_of([row for row, _, _ in of_kind])
+        runs = [row for row, _, _ in of_kind]
+        weights = weights_of(runs)
         residuals, variances = (np.array([each[place] for each in of_kind]) for place in (1, 2))
+        distances = distance_variances(runs, [str(row["model_family"]) for row in runs], by_chip)
+        if not of_kind:
+            judged = {"log_sigma": LEAST_UNCALIBRATED, "unexplained_variance": LEAST_UNCALIBRATED**2}
+            found[name] = {**judged, "n": 0, "parameter_variance": 0.0, "distance_variance": 0.0}
+            continue
         found[name] = {
-            "log_sigma": rounded(log_sigma_of(residuals, weights)) if of_kind else LEAST_UNCALIBRATED,
-            "n": len({row["model_family"] for row, _, _ in of_kind}),
-            "parameter_variance": rounded(float(np.average(variances, weights=weights))) if of_kind else 0.0,
+            "log_sigma": rounded(log_sigma_of(residuals, weights)),
+            "n": len({row["model_family"] for row in runs}),
+            "parameter_variance": rounded(float(np.average(variances, weights=weights))),
+            "distance_variance": rounded(float(np.average(distances, weights=weights))),
+            "unexplained_variance": rounded(unexplained_variance(residuals, variances + distances, weights)),
         }
     return found
 
