@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.specs.commissioning import STOP
-from autodeploy.specs.following import FollowedPart, Following
+from autodeploy.specs.measured_run import FollowedPart, Following
 
 if TYPE_CHECKING:
-    from autodeploy.specs.following import Verdict
-    from autodeploy.specs.measured_run import MeasuredRun
+    from autodeploy.specs.measured_run import MeasuredRun, Verdict
     from autodeploy.specs.planset import Breakdown, Plan
 
 AFTER_PIPELINE: Final = ("exposed_dp_s", "optimizer_s")

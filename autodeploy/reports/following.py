@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.messages import Language
-    from autodeploy.specs.following import Following
+    from autodeploy.specs.measured_run import Following
 
 said = Section("follow")
 

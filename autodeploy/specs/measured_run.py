@@ -1,4 +1,4 @@
-"""A measured run of a plan, or of its cluster: one document whichever file it came from."""
+"""A measured run of a plan, or of its cluster, whichever file it came from; and a growing one beside its prediction."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ RunSource = Literal[
     "stated", "step_times", "training_log", "profiler", "gemm_benchmark", "collective_benchmark", "out_of_memory"
 ]
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
+Verdict = Literal["waiting", "inside", "faster", "slower", "stop", "out_of_memory"]
 
 Seconds = Annotated[magnitudes.Seconds, Field(le=1e6)]
 PartSeconds = Annotated[float, Field(ge=0, le=1e6)]
@@ -130,3 +131,29 @@ class MeasuredRun(Document):
     def is_benchmark(self) -> bool:
         """Whether it measured the cluster and not a plan."""
         return bool(self.gemm or self.collectives)
+
+
+class FollowedPart(Document):
+    """One part of the step, s: as the framework times it on its slowest rank, and as predicted; ranks: least, most."""
+
+    name: Literal["pipeline", "after_pipeline"]
+    predicted_s: float
+    measured_s: float
+    ranks_s: tuple[float, float]
+
+
+class Following(Document):
+    """A launch so far. verdict: `stop` above the time that one run in a hundred exceeds."""
+
+    plan_id: str
+    num_npus: int
+    iterations: int = 0
+    step_time_s: float | None = None
+    predicted_s: float
+    low_s: float
+    high_s: float
+    stop_above_s: float
+    peak_memory_gib: float | None = None
+    predicted_gib: float
+    parts: tuple[FollowedPart, ...] = ()
+    verdict: Annotated[Verdict, Field(description="where the step lies")] = "waiting"

@@ -81,7 +81,8 @@ def test_sums_apart_cost_time() -> None:
     fused, experts, both, plain = (
         step_s(ADAPTED, GROUPED, *flags) for flags in ((EXPERT_FUSION,), (), (NO_FUSION,), (NO_FUSION, EXPERT_FUSION))
     )
-    assert fused < plain < experts < both
+    assert fused < min(plain, experts)
+    assert max(plain, experts) < both
     # Plain and experts' sums are added to one after the other.
     assert both - experts == pytest.approx(plain - fused, rel=0.05)
 
