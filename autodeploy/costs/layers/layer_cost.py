@@ -11,6 +11,7 @@ import numpy as np
 from autodeploy.costs.inputs.context import ALL_GATHER
 from autodeploy.costs.layers.exchanges import CORE, EXPERT_KINDS, ExchangeTimes, LayerInputs, exchange_times, sharded_s
 from autodeploy.costs.layers.pair_windows import Pairing, beside_matrix_work_s, halves
+from autodeploy.costs.workload.adapters import HOOK
 from autodeploy.costs.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.costs.workload.operators import MATRIX_KINDS
 from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 
 EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
-HOOKED = "gradient_accumulation"  # hooks of parameters, which no graph runs
 PERMUTES = "permute"  # a replay with this operator selects its rows again
 ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
 
@@ -331,7 +331,7 @@ def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> F
     experts everything. Source: Megatron-LM --cuda-graph-modules attn moe_router moe_preprocess.
     """
     table = layer.table
-    sized = {*table.after_synchronisation, HOOKED}
+    sized = {*table.after_synchronisation, HOOK}  # hooks of parameters run in no graph
     singly = [op for op in table.operators if not layer.features.captured or op.name in sized]
     graphs = 1.0 if len(singly) < len(table.operators) else 0.0
     return np.asarray(

@@ -107,8 +107,8 @@ def _head(a: Account) -> None:
 
 def _of_projection(a: Account) -> float:
     """The head's gradient is added to its sums by an operator where products of their own do not add."""
-    adds = a.run.adds_apart(experts=False) or a.run.summed() == 2
-    return (a.run.apart if adds else 0) * a.run.vocab_size * a.run.hidden_size / vocabulary_ranks(a.run, a.d)
+    each = a.run.apart if a.run.summed() == 2 else 0
+    return each * a.run.vocab_size * a.run.hidden_size / vocabulary_ranks(a.run, a.d)
 
 
 def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
@@ -145,7 +145,7 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     add_repeat(a)
     add_layer(a, run.num_hidden_layers - 1, of_module=True)
     _head(a)
-    joined = a.run.apart * 2 * h * h / d.tp if a.run.adds_apart(experts=False) or a.run.summed() == 2 else 0
+    joined = a.run.apart * 2 * h * h / d.tp if a.run.summed() == 2 else 0
     moved = _of_embedding(a) + _of_projection(a) + joined
     if not run.lora_rank:
         a.vector("mtp_gradient_accumulation", "mlp", 0, moved, 0, calls=(0, 6))

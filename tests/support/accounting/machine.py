@@ -127,7 +127,7 @@ class Numbers:
         return (groups * each_s + self.cube_op_s) * self.software_factor
 
     def _added_s(self, m: float, n: float, result: float, matrix_s: float) -> float:
-        """What shows of the way of a result into a wider sum: a share of the bytes beyond its own two."""
+        """Seconds that a result's way into a wider sum shows: a share of the bytes beyond its own two."""
         beyond_s = max(result - 2, 0) * m * n / (self.hbm_bytes_per_s * self.operand_fraction)
         return self.gemm_added_exposed * min(matrix_s, beyond_s)
 
