@@ -264,25 +264,30 @@ class Adviser:
             if self._stopped() or (level < sure and self.so_far.least_p_fits >= floor):
                 break
             make(picks(level), level)
-        if floor < sure and self.so_far.least_p_fits >= floor and not self._stopped():
-            self._make_at_floor(make)
         answers = self._responses(made) if known is not None else self._responses([*self._best, *made])
         if answers is None:
             return self.so_far
         answers = answers if known is None else known.joined(answers)
-        self.so_far = self._in_every_way(self._ranked([*self._best, *made], answers), sure)
+        self.so_far = self._ranked([*self._best, *made], answers)
+        if floor < sure and self.so_far.least_p_fits >= floor:
+            self._make_at_floor()
+        self.so_far = self._in_every_way(self.so_far, sure)
         self.so_far = self._with_every_chunk_filled(self._in_full(self.so_far))
         if stepping:
             self._step_from_first(sure)
         return self.so_far
 
-    def _make_at_floor(self, make: Callable[[Sequence[int], float], None]) -> None:
-        """Makes plans that fit no more surely than the floor asks for, while any may cost less than the first plan."""
+    def _make_at_floor(self) -> None:
+        """Ranks plans that fit no more surely than the floor asks for too, while any may cost less than the first."""
         fastest = self._best[0].index
         more, seen = list(dict.fromkeys([*self._promising(()), fastest])), set[int]()
         while more and not self._stopped():
             seen |= {int(self._outer[index]) for index in more}
-            make(more, self._price.floor)
+            pool = _pool(self.so_far)
+            made = self._made(more, self._price.floor, pool)
+            answers = self._responses(made) if made else None
+            if answers is not None:
+                self.so_far = self._ranked([*pool, *made], self.so_far.responses.joined(answers))
             more = self._promising(seen)
 
     def _step_from_first(self, level: float) -> None:
