@@ -77,10 +77,12 @@ def quick_plan(
     for batch in np.split(order, range(FIRST_BATCH, len(order), NEXT_BATCHES)) if len(ok) else ():
         if plans.least_s[batch[0]] >= below_s or stop():
             break
+        if fastest is not None and not cuts:
+            cuts.append(evaluator.critical_path(fastest[1].layout, fastest[1].applied))
         faster = evaluator.fastest(plans, batch, below_s, cuts)
         if faster is not None:
             fastest, below_s = faster, faster[1].step_s
-            cuts = [evaluator.critical_path(faster[1].layout, faster[1].applied)]
+            cuts.clear()
     if fastest is None:
         return None
     chosen, plan = fastest
