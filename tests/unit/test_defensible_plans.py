@@ -85,6 +85,22 @@ def test_plans_at_the_floor_are_made_as_long_as_any_is_promising(name: str, monk
     assert abs(held(own(name), one_by_one).excess) <= 0.002
 
 
+@pytest.mark.parametrize("name", ["dense 8B", "experts"])
+def test_no_plan_at_the_floor_is_left_that_is_promising_in_the_draws(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[tuple[bool, list[int]]] = []
+    look = advice.Adviser._promising
+
+    def watched(self: advice.Adviser, seen: set[int]) -> list[int]:
+        looks.append((self.so_far.responses.drawn, look(self, seen)))
+        return looks[-1][1]
+
+    monkeypatch.setattr(advice.Adviser, "_promising", watched)
+    assert advised(spec_of(name)) is not None
+    assert looks[-1] == (True, [])
+
+
 @pytest.mark.parametrize("name", ["dense 8B", "experts", "one sequence"])
 def test_plans_above_the_floor_are_made_before_any_draw(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As short of time as can be: the search's own plans are below this floor."""

@@ -23,14 +23,17 @@ from autodeploy.search.planner import plan, why_not
 from autodeploy.search.post_training import planning
 from autodeploy.search.post_training.advice import advise, by_prediction
 from autodeploy.search.post_training.search import RlSearch
+from autodeploy.search.post_training.update_layouts import search_updates
 from autodeploy.search.post_training.why_not import asked_axes
 from autodeploy.search.ranking.regret import regret_order
+from autodeploy.search.ranking.search_result import LayoutsFound
 from autodeploy.specs.rl import GenerationLayout, RlStrategy
 from autodeploy.specs.search import RiskTerms
 from tests.unit.test_rl_planning import QUICK, UPDATE, planned, spec_of
 
 if TYPE_CHECKING:
     from autodeploy.search.post_training.advice import RlAdvice
+    from autodeploy.specs.spec import Spec
 
 
 @cache
@@ -88,6 +91,23 @@ def test_neutral_plans_are_in_the_order_of_their_times() -> None:
     assert result.risk is not None
     assert result.risk.risk == "neutral"
     assert all(each.regret_p80_pct is None for each in result.plans)
+
+
+def test_layouts_of_the_update_are_the_same_by_either_rule() -> None:
+    asked: list[Spec] = []
+
+    class Asked:
+        def layouts(self, spec: Spec) -> LayoutsFound:
+            asked.append(spec)
+            return LayoutsFound((), None, 0)
+
+        def why_none(self, spec: Spec) -> None: ...
+
+    for rule in ("averse", "neutral"):
+        search_updates(spec_of(risk=rule), 16, Asked(), shared=True)
+    averse, neutral = asked[: len(asked) // 2], asked[len(asked) // 2 :]
+    assert averse == neutral
+    assert {each.search.risk_terms.rule for each in asked} == {"averse"}
 
 
 def test_steps_follow_the_numbers_of_both_parts() -> None:
