@@ -262,8 +262,13 @@ class _Model:
 
     def solve(self) -> _Found | None:
         """The best fractional layout; None when the solver finds none."""
+        from ortools.linear_solver import pywraplp
+
         self._load()
-        if self.solver.Solve() != self.solver.OPTIMAL:
+        parameters = pywraplp.MPSolverParameters()
+        # Presolve would start anew each time: the last basis, with some rows added, is near the next one.
+        parameters.SetIntegerParam(parameters.PRESOLVE, parameters.PRESOLVE_OFF)
+        if self.solver.Solve(parameters) != self.solver.OPTIMAL:
             return None
         solution = np.array([variable.solution_value() for variable in self.variables])
         layout, extra = solution[self.counts], solution[self.extra]
