@@ -104,10 +104,10 @@ def test_layouts_of_the_update_are_the_same_by_either_rule() -> None:
         def why_none(self, spec: Spec) -> None: ...
 
     for rule in ("averse", "neutral"):
-        search_updates(spec_of(risk=rule), 16, Asked(), shared=True)
+        search_updates(spec_of(risk={"rule": rule, "floor": 0.9}), 16, Asked(), shared=True)
     averse, neutral = asked[: len(asked) // 2], asked[len(asked) // 2 :]
     assert averse == neutral
-    assert {each.search.risk_terms.rule for each in asked} == {"averse"}
+    assert {(each.search.risk_terms.rule, each.search.risk_terms.floor) for each in asked} == {("averse", 0.9)}
 
 
 def test_steps_follow_the_numbers_of_both_parts() -> None:

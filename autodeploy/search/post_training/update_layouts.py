@@ -155,11 +155,11 @@ class LayoutSearch(Protocol):
 
 
 def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool) -> UpdateLayouts:
-    """The best layouts of the update on `npus` cards for each size of packs, by the spec's own ranking.
+    """The best layouts of the update on `npus` cards for each size of packs, by the risks of the spec.
 
     A longer pack takes more memory: what is best for a shorter one may not hold it. shared : generation takes what
-    training leaves of a device; then more layouts, that leave room. The gap is that of the shortest packs. Where no
-    risk counts, layouts that fit surely are looked for too: the fastest step may be one that generation has room in.
+    training leaves of a device; then more layouts, that leave room. The gap is that of the shortest packs. Also
+    where no risk counts, layouts that fit surely are looked for: the fastest step may be one that leaves room.
     """
     profile = profile_of(spec.cluster)
     usable_gib = device_of(profile, spec.cluster).usable_hbm_bytes / GIB
@@ -170,8 +170,8 @@ def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool)
         return search.layouts(update.model_copy(update={"search": update.search.model_copy(update=changes)}))
 
     try:
-        risk = "averse" if spec.search.risk_terms.rule == "neutral" else spec.search.risk
-        layouts, *longer = (found(pack, risk=risk) for pack in packs(spec))
+        averse = spec.search.risk_terms.model_copy(update={"rule": "averse"})
+        layouts, *longer = (found(pack, risk=averse) for pack in packs(spec))
         roomy = (found(None, memory_limit_gib=limit),) if shared and layouts.strategies else ()
     except SpecError as error:
         return UpdateLayouts(npus, (), None, 0, tuple(each.message for each in error.errors))
