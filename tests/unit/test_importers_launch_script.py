@@ -358,3 +358,13 @@ def test_a_block_of_swapped_layers_is_told():
 def test_a_count_of_layers_alone_recomputes_nothing():
     given = f"{SHAPE} {REST} --recompute-num-layers 1"
     assert import_document(script(flags=given), "a.sh").document["strategy"]["recompute"] == {"granularity": "none"}
+
+
+@pytest.mark.parametrize(("flags", "told"), [("", True), ("--moe-fb-overlap", False)])
+def test_pairs_of_dualpipev_that_run_one_after_another_are_told(flags, told):
+    """MindSpeed's dualpipev_schedules.py overlaps a pair under `--moe-fb-overlap` alone."""
+    moe = "--num-experts 8 --expert-model-parallel-size 4 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
+    given = f"{SHAPE} {REST} --pipeline-model-parallel-size 2 --schedules-method dualpipev {moe} {flags}"
+    document = import_document(script(flags=given), "a.sh").document
+    assert document["strategy"]["schedule"] == "dualpipev"
+    assert any("--moe-fb-overlap" in each for each in document.get("unmodelled", ())) == told
