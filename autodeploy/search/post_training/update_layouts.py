@@ -7,7 +7,7 @@ from math import ceil, gcd
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from autodeploy.costs.inputs.build_context import device_of, healthy_npus, profile_of
-from autodeploy.costs.post_training.samples import InfeasibleRlError, software_of
+from autodeploy.costs.post_training.samples import InfeasibleRlError, lengths_of, software_of
 from autodeploy.costs.post_training.update import update_parts
 from autodeploy.kit.errors import SpecError
 from autodeploy.search.post_training.generation_layouts import values_left
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.post_training.update import UpdatePart
     from autodeploy.search.ranking.search_result import LayoutsFound
     from autodeploy.specs.planset import Infeasible
+    from autodeploy.specs.rl import RlTraining
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.profile import Profile
@@ -83,8 +84,8 @@ def update_spec(spec: Spec, npus: int | None = None, *, pack_tokens: int | None 
     npus : cards that train; absent: all of the spec's. pack_tokens : of a pack; absent: the shortest. launched : only
     on replicas that the target can launch.
 
-    Attention stays within a pack here and within a sample in what is predicted; so layouts are chosen with a little too
-    much of it. The batch is rounded up, so that it divides evenly in many ways.
+    Attention stays within a sample, as in what is predicted. The batch is rounded up, so that it divides evenly in many
+    ways.
     """
     rl = spec.training.rl
     assert rl is not None
@@ -97,6 +98,7 @@ def update_spec(spec: Spec, npus: int | None = None, *, pack_tokens: int | None 
     unit = max(d for d in range(1, max(1, rows // SHARE) + 1) if gcd(d, dies) == d)
     training = TrainingSpec(
         seq_length=pack_tokens,
+        sequence_length_histogram=_samples(rl, pack_tokens),
         global_batch_size=BatchSize(value=unit * ceil(rows / unit)),
         precision=spec.training.precision,
         norm_precision=spec.training.norm_precision,
@@ -123,6 +125,15 @@ def update_spec(spec: Spec, npus: int | None = None, *, pack_tokens: int | None 
         "doubts": (),
     }
     return spec.model_copy(update=changes)
+
+
+def _samples(rl: RlTraining, longest: int) -> dict[str, float]:
+    """Share of samples by their length, none of them beyond `longest`."""
+    lengths, shares = lengths_of(rl), dict[str, float]()
+    for tokens, share in zip(lengths.tokens.tolist(), lengths.share.tolist(), strict=True):
+        name = str(min(longest, max(1, round(tokens + rl.prompt_length.mean_tokens))))
+        shares[name] = shares.get(name, 0.0) + share
+    return shares
 
 
 def _allow_launched(spec: Spec, npus: int, allow: dict[str, Any]) -> None:
