@@ -459,7 +459,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
     reader.has("--delay-wgrad-compute")
     if dual:
         strategy["schedule"] = "dualpipev"
-        if strategy.get("ep", 1) > 1 and not any(overlapped):  # its pairs run one pass after another
+        if strategy["ep"] > 1 and not any(overlapped):  # its pairs run one pass after another
             flag = OVERLAP_FLAGS[0]
             reader.log.unmodelled(flag, "false", Message("importers.predicted_as", what=flag))
     elif any(overlapped) and (chunks_per_stage > 1 or pp == 1):

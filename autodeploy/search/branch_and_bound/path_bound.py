@@ -151,6 +151,7 @@ class _Model:
         self.rows: list[tuple[float, float, Ints, Floats]] = []
         self.proto: Any = linear_solver_pb2.MPModelProto()
         self.solver: Any = None
+        self.parameters: Any = None
         self._places()
         self.memory, self.kept = surcharges(problem, self.unit / problem.micro_batches), set[int]()
         if self.memory is not None:
@@ -250,6 +251,9 @@ class _Model:
                 )
             self.solver = pywraplp.Solver.CreateSolver("CLP")
             self.solver.LoadModelFromProto(self.proto)
+            # Presolve would start anew each time: the last basis, with some rows added, is near the next one.
+            self.parameters = pywraplp.MPSolverParameters()
+            self.parameters.SetIntegerParam(self.parameters.PRESOLVE, self.parameters.PRESOLVE_OFF)
             self.variables = list(self.solver.variables())
         else:
             for low, high in self.columns[len(self.variables) :]:
@@ -262,13 +266,8 @@ class _Model:
 
     def solve(self) -> _Found | None:
         """The best fractional layout; None when the solver finds none."""
-        from ortools.linear_solver import pywraplp
-
         self._load()
-        parameters = pywraplp.MPSolverParameters()
-        # Presolve would start anew each time: the last basis, with some rows added, is near the next one.
-        parameters.SetIntegerParam(parameters.PRESOLVE, parameters.PRESOLVE_OFF)
-        if self.solver.Solve(parameters) != self.solver.OPTIMAL:
+        if self.solver.Solve(self.parameters) != self.solver.OPTIMAL:
             return None
         solution = np.array([variable.solution_value() for variable in self.variables])
         layout, extra = solution[self.counts], solution[self.extra]

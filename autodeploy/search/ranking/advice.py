@@ -283,22 +283,14 @@ class Adviser:
         more, seen = list(dict.fromkeys([*self._promising(()), fastest])), set[int]()
         while more and not self._stopped():
             seen |= {int(self._outer[index]) for index in more}
-            pool = _pool(self.so_far)
-            made = self._made(more, self._price.floor, pool)
-            answers = self._responses(made) if made else None
-            if answers is not None:
-                self.so_far = self._ranked([*pool, *made], self.so_far.responses.joined(answers))
+            self.so_far = self._ranked_with(self._made(more, self._price.floor, _pool(self.so_far)), self.so_far)
             more = self._promising(seen)
 
     def _step_from_first(self, level: float) -> None:
         """The ranking with plans of the steps from its first plan; where one of them is first, of its own steps too."""
         for _ in range(MOST_FIRSTS):
-            first, pool = self.so_far.weighed[0], _pool(self.so_far)
-            made = self._stepped(first.solved, level, pool)
-            answers = self._responses(made) if made else None
-            if answers is None:
-                return
-            self.so_far = self._ranked([*pool, *made], self.so_far.responses.joined(answers))
+            first = self.so_far.weighed[0]
+            self.so_far = self._ranked_with(self._stepped(first.solved, level, _pool(self.so_far)), self.so_far)
             if self.so_far.weighed[0].row == first.row:
                 return
 
@@ -382,23 +374,20 @@ class Adviser:
         """
         maker = self._by_level.get(level)
         for _ in range(MOST_FIRSTS):
-            first, pool = advice.weighed[0].solved, _pool(advice)
+            first = advice.weighed[0].solved
             if maker is None or self._number(first) in maker.in_every_way or self._stopped():
                 break
-            made = self._made([first.index], level, pool)
-            answers = self._responses(made) if made else None
-            if answers is None:
+            before, advice = advice, self._ranked_with(self._made([first.index], level, _pool(advice)), advice)
+            if advice is before:
                 break
-            advice = self._ranked([*pool, *made], advice.responses.joined(answers))
         return advice
 
     def _in_full(self, advice: Advice) -> Advice:
         """The ranking with its first plans also solved in full, and the first one's other ways to keep states; those of
         the search were. What is faster as predicted may cost more in the draws: quick plans stay.
         """
-        pool = _pool(advice)
         better: list[Solved] = []
-        known = {_identity(each) for each in pool}
+        known = {_identity(each) for each in _pool(advice)}
         for each in dict.fromkeys([*advice.weighed[:NUM_REFINED], *self._other_ways(advice)]):
             if each.row < len(self._best) or self._stopped():
                 continue
@@ -409,8 +398,7 @@ class Adviser:
                 self._peaks[id(refined)] = maker.card_bytes(refined)
                 self._makers[id(refined)] = maker
                 better.append(refined)
-        answers = self._responses(better) if better else None
-        return advice if answers is None else self._ranked([*pool, *better], advice.responses.joined(answers))
+        return self._ranked_with(better, advice)
 
     def _other_ways(self, advice: Advice) -> list[Weighed]:
         """Plans of the first one's outer strategy that keep optimizer states otherwise and are hardly slower: a quick
@@ -436,14 +424,16 @@ class Adviser:
         if solution.plan is None:
             return advice
         filled = replace(first, problem=problem, solution=solution)
-        answers = self._responses([filled])
-        if answers is None:
-            return advice
         maker = self._makers.get(id(first))
         self._peaks[id(filled)] = card_bytes(filled) if maker is None else maker.card_bytes(filled)
         if maker is not None:
             self._makers[id(filled)] = maker
-        return self._ranked([*_pool(advice), filled], advice.responses.joined(answers))
+        return self._ranked_with([filled], advice)
+
+    def _ranked_with(self, more: Sequence[Solved], advice: Advice) -> Advice:
+        """The ranking with more plans in it; as it is where there are none, or the search was cancelled."""
+        answers = self._responses(more) if more else None
+        return advice if answers is None else self._ranked([*_pool(advice), *more], advice.responses.joined(answers))
 
     def _ranked(self, pool: Sequence[Solved], answers: Responses) -> Advice:
         fits, starts = (np.array([chance(each) for each in pool]) for chance in (self._p_fits, self._p_starts))
